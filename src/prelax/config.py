@@ -1,0 +1,248 @@
+"""One validated tree of settings: recipes in YAML, ``key=value`` on the command line, ``config.yaml`` in a run."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from prelax.errors import PrelaxError
+
+
+class Section(BaseModel):
+    """A part of the tree; unknown keys and wrong types are refused, and nothing changes once it is read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class DataSettings(Section):
+    source: str = Field("digits", description="a name of `prelax list datasets`")
+    root: Path | None = Field(None, description="where the files are (not needed for digits)")
+    test_root: Path | None = Field(None, description="folder: a second tree of labelled images to evaluate on")
+    download: bool = Field(False, description="fetch the files of cifar10 and cifar100 when they are missing")
+    image_size: int | None = Field(None, ge=4, le=4096, description="side in pixels images are decoded to; by source")
+    channels: int | None = Field(None, ge=1, le=64, description="1 grey, 3 colour; by source")
+    labels: Path | None = Field(None, description="folder: a CSV of path,label instead of class sub-folders")
+    test_fraction: float = Field(0.1, ge=0.0, lt=1.0, description="folder: share held out when there is no test_root")
+    limit: int | None = Field(None, ge=1, description="use only this many training images (a quick pass)")
+    cache: Path | None = Field(None, description="folder for decoded pixels; default ~/.cache/prelax")
+    store: Literal["auto", "device", "host", "disk"] = Field("auto", description="where decoded pixels stay")
+    workers: int | None = Field(None, ge=0, le=256, description="processes that decode; default all cores")
+
+
+class AugmentSettings(Section):
+    preset: str = Field("auto", description="a name of `prelax list augmentations`; auto: by source and size")
+    size: int | None = Field(None, ge=4, le=2048, description="side of a view in pixels; default by preset")
+    compile: Literal["auto", "always", "never"] = Field("auto", description="fuse with torch.compile; auto: on CUDA")
+
+
+class ModelSettings(Section):
+    backbone: str = Field("resnet18", description="resnet8, resnet18, resnet34, resnet50, or timm:NAME")
+    stem: Literal["auto", "small", "imagenet"] = Field("auto", description="small: 3x3 stride 1, no max-pool (32 px)")
+    projector_layers: int = Field(3, ge=1, le=8, description="layers of the projector F ends with")
+    projector_hidden: int = Field(2048, ge=1, le=65536)
+    projector_dim: int = Field(2048, ge=2, le=65536, description="size of an embedding z")
+    projector_last_norm: bool = Field(True, description="BatchNorm without affine after the last layer (SimSiam)")
+    predictor_hidden: int = Field(512, ge=1, le=65536, description="width inside the predictor G")
+    head_layers: int = Field(2, ge=1, le=4, description="depth of the pretext heads H; 1 is linear")
+    head_hidden: int = Field(512, ge=1, le=65536)
+
+
+class MethodSettings(Section):
+    name: str = Field("prelax-all", description="a line of `prelax list methods`")
+    base: Literal["simsiam", "byol", "simclr"] = Field("simsiam", description="what Prelax is built on")
+    alpha: float = Field(1.0, ge=0.0, le=1.0, description="R2S: 0 exact alignment, 1 identity alignment")
+    alpha2: float | None = Field(None, ge=0.0, le=1.0, description="the same for R3S; default alpha")
+    beta: float = Field(1.0, ge=0.0, description="weight of the similarity constraint")
+    gamma: float = Field(0.1, ge=0.0, description="weight of the predictive loss PL")
+    gamma2: float | None = Field(None, ge=0.0, description="the same for the relaxed view's PL; default gamma")
+    eta: float = Field(0.5, ge=0.0, description="margin: mismatch that costs nothing")
+    relax: str = Field("rotation", description="the augmentation of the third view, any of `prelax list augmentations`")
+    residual: Literal["raw", "normalised"] = Field("raw", description="difference of embeddings, or of unit embeddings")
+    residual_gradient: Literal["full", "detach-in-g", "detach-anchor", "detach"] = Field(
+        "full", description="full: the paper's letter; detach-in-g: only PL trains it; detach-anchor: not through z_j"
+    )
+    residual_norm: Literal["own", "shared"] = Field(
+        "own", description="G(r) normalised by its own batch statistics, or by those of the views (affine: no 1/|r|)"
+    )
+    reverse: bool = Field(False, description="R2S with r21 in place of r12")
+    similarity: Literal["both", "one-way"] = Field("both", description="one-way (x2 > x1) is the paper's letter")
+    pl_reduction: Literal["sum", "mean"] = Field("mean", description="over the targets of one PL")
+    loss_scale: float | None = Field(None, gt=0.0, description="of the printed squared distances; default by base")
+    temperature: float = Field(0.5, gt=0.0, description="simclr: NT-Xent")
+    tau: float = Field(0.996, ge=0.0, le=1.0, description="byol: the target's decay at the start; rises to 1 by cosine")
+
+
+class TrainSettings(Section):
+    epochs: int = Field(800, ge=1)
+    batch_size: int = Field(512, ge=2, description="images a step, over all processes")
+    optimizer: Literal["sgd", "lars", "adamw"] = "sgd"
+    lr: float = Field(0.03, gt=0.0, description="per 256 images: the rate used is lr * batch_size / 256")
+    momentum: float = Field(0.9, ge=0.0, lt=1.0)
+    weight_decay: float = Field(5e-4, ge=0.0)
+    warmup_epochs: float = Field(0.0, ge=0.0, description="linear from 0")
+    final_lr: float = Field(0.0, ge=0.0, le=1.0, description="share of lr that cosine decay ends at")
+    predictor_lr: Literal["constant", "cosine"] = Field("constant", description="SimSiam's predictor does not decay")
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on CUDA")
+    compile: Literal["auto", "always", "never"] = Field("auto", description="auto: on CUDA")
+    checkpoint_every: int = Field(10, ge=1, description="epochs between checkpoints; the last is always written")
+    knn_every: int = Field(0, ge=0, description="epochs between kNN probes; 0: none")
+    stop_on_collapse: bool = Field(True, description="stop when the representation has collapsed")
+
+
+class EvaluateSettings(Section):
+    knn_k: int = Field(200, ge=1)
+    knn_temperature: float = Field(0.1, gt=0.0)
+    linear: Literal["simsiam", "byol"] = Field("simsiam", description="the paper's linear protocol for this base")
+    probe_seeds: int = Field(1, ge=1, le=100)
+
+
+class Settings(Section):
+    """Everything that decides a run."""
+
+    recipe: str = "custom"
+    seed: int = Field(0, ge=0, lt=2**31)
+    data: DataSettings = DataSettings()
+    augment: AugmentSettings = AugmentSettings()
+    model: ModelSettings = ModelSettings()
+    method: MethodSettings = MethodSettings()
+    train: TrainSettings = TrainSettings()
+    evaluate: EvaluateSettings = EvaluateSettings()
+
+    @model_validator(mode="after")
+    def _warmup_is_shorter(self) -> Settings:
+        if self.train.warmup_epochs >= self.train.epochs and self.train.warmup_epochs > 0:
+            raise ValueError(
+                f"train.warmup_epochs ({self.train.warmup_epochs:g}) must be under train.epochs ({self.train.epochs})"
+            )
+        return self
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """``; did you mean NAME?`` for the valid name closest to a wrong one, or a list of the valid ones."""
+    valid = sorted(valid)
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else f"; valid: {', '.join(valid)}"
+
+
+def keys(section: type[BaseModel] = Settings, prefix: str = "") -> dict[str, Any]:
+    """Every dotted key of the tree and its pydantic field."""
+    found: dict[str, Any] = {}
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            found |= keys(field.annotation, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = field
+    return found
+
+
+def recipe_names() -> list[str]:
+    """The recipes inside the package, for example ``cifar10/prelax-all``."""
+    root = resources.files("prelax") / "recipes"
+    names: list[str] = []
+
+    def walk(folder: Any, prefix: str) -> None:
+        for item in folder.iterdir():
+            if item.is_dir():
+                walk(item, f"{prefix}{item.name}/")
+            elif item.name.endswith(".yaml"):
+                names.append(prefix + item.name[: -len(".yaml")])
+
+    walk(root, "")
+    return sorted(names)
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """A recipe of the package by name, or a YAML file by path, with the recipe it ``extends`` beneath it."""
+    if name.endswith((".yaml", ".yml")):
+        path = Path(name)
+        if not path.is_file():
+            raise PrelaxError(f"no recipe file {name}")
+        text = path.read_text(encoding="utf-8")
+    else:
+        if name not in recipe_names():
+            raise PrelaxError(f"no recipe {name!r}{nearest(name, recipe_names())}")
+        text = (resources.files("prelax") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+    try:
+        tree = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise PrelaxError(f"recipe {name} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(tree, dict):
+        raise PrelaxError(f"recipe {name} must be a mapping of settings")
+    parent = tree.pop("extends", None)
+    tree.pop("about", None)
+    return merge(read_recipe(parent), tree) if parent else tree
+
+
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Two trees as one; ``over`` wins leaf by leaf."""
+    merged = dict(under)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def overrides(pairs: Iterable[str]) -> dict[str, Any]:
+    """``["train.epochs=200"]`` as a tree; refuses a key the settings do not have."""
+    valid = keys()
+    tree: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals:
+            raise PrelaxError(f"{pair!r} is not key=value, for example train.epochs=200")
+        if key not in valid:
+            raise PrelaxError(f"unknown setting {key}{nearest(key, valid)}")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            value = text
+        if isinstance(value, str):  # YAML reads 1e-3 as text
+            try:
+                value = float(value)
+            except ValueError:
+                value = text
+        *sections, leaf = key.split(".")
+        branch = tree
+        for section in sections:
+            branch = branch.setdefault(section, {})
+        branch[leaf] = value
+    return tree
+
+
+def validate(tree: Mapping[str, Any], where: str = "settings") -> Settings:
+    """A tree as settings, or one line naming the first key that is wrong and why."""
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or where
+        if first["type"] == "extra_forbidden":
+            raise PrelaxError(f"unknown setting {key}{nearest(key, keys())}") from None
+        said = first["msg"].removeprefix("Value error, ")
+        got = "" if isinstance(first["input"], Mapping | Section) else f" (got {first['input']!r})"
+        raise PrelaxError(f"{key}: {said}{got}") from None
+
+
+def resolve(recipe: str, pairs: Iterable[str] = (), seed: int | None = None) -> Settings:
+    """A recipe with ``key=value`` changes as settings.
+
+    >>> resolve("digits/simsiam", ["train.epochs=3"]).train.epochs
+    3
+    """
+    tree = merge(read_recipe(recipe), overrides(pairs))
+    tree = {"recipe": recipe, **tree}
+    if seed is not None:
+        tree["seed"] = seed
+    return validate(tree)
+
+
+def to_yaml(settings: Settings) -> str:
+    """The whole tree as YAML."""
+    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

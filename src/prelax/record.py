@@ -1,0 +1,86 @@
+"""What was done to each image: columns by name, and which of them are pretext targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Kind = Literal["continuous", "binary", "categorical"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A column of a record that a pretext head can learn to read.
+
+    Args:
+        name: the column, for example ``"crop.area"``.
+        kind: continuous (squared error), binary or categorical (cross entropy).
+        classes: how many values a categorical column takes.
+        mean, std: standardise a continuous column; known from how it is drawn, never from data.
+    """
+
+    name: str
+    kind: Kind
+    classes: int = 1
+    mean: float = 0.0
+    std: float = 1.0
+
+    @property
+    def width(self) -> int:
+        """How many outputs a head needs for it: one, or one per class."""
+        return self.classes if self.kind == "categorical" else 1
+
+    def value(self, column: Tensor) -> Tensor:
+        """The column as its loss wants it: standardised floats, 0/1 floats, or int64 classes."""
+        if self.kind == "categorical":
+            return column.to(torch.int64)
+        if self.kind == "binary":
+            return column.to(torch.float32)
+        return (column.to(torch.float32) - self.mean) / self.std
+
+
+@dataclass(frozen=True)
+class Record(Mapping[str, Tensor]):
+    """Every parameter of every image of a batch, as named columns (a row an image).
+
+    >>> record = Record({"flip.applied": torch.tensor([True, False])}, (Target("flip.applied", "binary"),))
+    >>> record.targets()["flip.applied"]
+    tensor([1., 0.])
+    """
+
+    columns: dict[str, Tensor]
+    specs: tuple[Target, ...] = field(default=())
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def targets(self) -> dict[str, Tensor]:
+        """The pretext targets, ready for ``prelax.objectives.PretextLoss``."""
+        return {spec.name: spec.value(self.columns[spec.name]) for spec in self.specs}
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Record:
+        """The record with ``change`` made to every column (``lambda c: c.cpu()``, ``lambda c: c[:8]``)."""
+        return Record({name: change(column) for name, column in self.columns.items()}, self.specs)
+
+    def then(self, other: Record) -> Record:
+        """This record followed by what was done next; a column drawn anew replaces the old one."""
+        specs = {spec.name: spec for spec in (*self.specs, *other.specs)}
+        return Record({**self.columns, **other.columns}, tuple(specs.values()))
+
+
+@dataclass(frozen=True)
+class View:
+    """A batch of augmented images and the record of what was done to each of them."""
+
+    images: Tensor  # B x C x H x W
+    record: Record

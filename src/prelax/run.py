@@ -1,0 +1,302 @@
+"""The run folder: everything about a run, and nothing else holds it.
+
+config.yaml            the whole resolved settings, versions, seed, commit
+metrics.jsonl          a line an epoch
+checkpoint.pt          written whole or not at all; loaded without executing anything
+backbone.safetensors   a plain torchvision or timm state dict
+eval/*.json            a file per evaluation
+log.txt · report.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import fcntl
+import json
+import os
+import platform
+import re
+import subprocess
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import prelax
+from prelax.config import Settings, keys, to_yaml, validate
+from prelax.errors import PrelaxError
+
+FORMAT = 1  # of the folder; a newer one is refused
+
+# What may differ when a run goes on: it decides where and how fast, not what is computed.
+CHANGEABLE = {
+    "data.root",
+    "data.test_root",
+    "data.download",
+    "data.cache",
+    "data.store",
+    "data.workers",
+    "augment.compile",
+    "train.device",
+    "train.compile",
+    "train.checkpoint_every",
+    "train.knn_every",
+    "train.stop_on_collapse",
+}
+
+
+class Run:
+    """A run folder, opened."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    # -- making and opening ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, path: Path | str, settings: Settings) -> Run:
+        """A new run folder; refuses one that already holds a run."""
+        run = cls(path)
+        if (run.path / "config.yaml").exists():
+            raise PrelaxError(f"{run.path} already holds a run; add --resume to go on with it, or choose another --out")
+        with writing(run.path):
+            (run.path / "eval").mkdir(parents=True, exist_ok=True)
+        about = {
+            "format": FORMAT,
+            "prelax": prelax.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "commit": commit(),
+            "created": now(),
+        }
+        run.write("config.yaml", to_yaml(settings) + yaml.safe_dump({"run": about}, sort_keys=False))
+        return run
+
+    @classmethod
+    def open(cls, path: Path | str) -> Run:
+        """A run folder that exists; says what is wrong with one that is not."""
+        run = cls(path)
+        if not run.path.is_dir():
+            raise PrelaxError(f"no run folder {run.path}")
+        if not (run.path / "config.yaml").is_file():
+            raise PrelaxError(f"{run.path} is not a run folder: it has no config.yaml")
+        run.read_config()
+        return run
+
+    def read_config(self) -> tuple[Settings, dict[str, Any]]:
+        """The settings, and what the folder says of its making."""
+        where = self.path / "config.yaml"
+        try:
+            tree = yaml.safe_load(where.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+            raise PrelaxError(f"{where} cannot be read: {' '.join(str(error).split())}") from None
+        if not isinstance(tree, dict) or not isinstance(tree.get("run"), dict):
+            raise PrelaxError(f"{where} is not the settings of a run")
+        about = tree.pop("run")
+        if about.get("format", 0) > FORMAT:
+            version = about.get("prelax", "a newer version")
+            raise PrelaxError(
+                f"{self.path} was written by prelax {version}; this is {prelax.__version__}: upgrade prelax"
+            )
+        return validate(tree, str(where)), about
+
+    @property
+    def settings(self) -> Settings:
+        return self.read_config()[0]
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    def check_resumable(self, settings: Settings) -> None:
+        """Refuses, by name, a setting that differs from the run's and would make it another run."""
+        old, new = self.settings.model_dump(mode="json"), settings.model_dump(mode="json")
+        for key in keys():
+            section, _, leaf = key.rpartition(".")
+            was = old[section][leaf] if section else old[leaf]
+            wanted = new[section][leaf] if section else new[leaf]
+            if was != wanted and key not in CHANGEABLE and key != "recipe":
+                raise PrelaxError(f"{key} was {was!r} in {self.path} and cannot become {wanted!r} on resume")
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps a second process out of the folder while this one writes to it."""
+        with writing(self.path):
+            handle = open(self.path / ".lock", "w")  # noqa: SIM115
+        with handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise PrelaxError(
+                    f"another process is writing to {self.path}; wait for it or choose another --out"
+                ) from None
+            yield
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def write(self, name: str, content: str | bytes) -> Path:
+        """A file of the folder, whole or not at all."""
+        target = self.path / name
+        data = content.encode() if isinstance(content, str) else content
+        with writing(target), replacing(target) as temporary:
+            temporary.write_bytes(data)
+        return target
+
+    def log(self, message: str) -> None:
+        """A dated line of ``log.txt``."""
+        with writing(self.path / "log.txt"), open(self.path / "log.txt", "a", encoding="utf-8") as file:
+            file.write(f"{now()} {message}\n")
+
+    def log_metrics(self, line: Mapping[str, Any]) -> None:
+        """A line of ``metrics.jsonl``."""
+        with writing(self.path / "metrics.jsonl"), open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every whole line of ``metrics.jsonl`` (the last may be torn by a kill)."""
+        lines = []
+        path = self.path / "metrics.jsonl"
+        for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+            with contextlib.suppress(json.JSONDecodeError):
+                lines.append(json.loads(text))
+        return lines
+
+    def rewind_metrics(self, epoch: int) -> None:
+        """Forgets the lines after an epoch: what resume is about to do again."""
+        kept = [line for line in self.metrics() if line["epoch"] <= epoch]
+        self.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+
+    def write_eval(self, name: str, result: Mapping[str, Any]) -> Path:
+        """``eval/NAME.json``, stamped with date and version."""
+        (self.path / "eval").mkdir(exist_ok=True)
+        stamped = {**result, "date": now(), "prelax": prelax.__version__}
+        return self.write(f"eval/{name}.json", json.dumps(stamped, indent=1) + "\n")
+
+    def evals(self) -> dict[str, dict[str, Any]]:
+        """Every evaluation by file name."""
+        found = {}
+        for path in sorted((self.path / "eval").glob("*.json")):
+            try:
+                found[path.stem] = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError:
+                raise PrelaxError(f"{path} is not JSON; remove it and evaluate again") from None
+        return found
+
+    # -- weights -----------------------------------------------------------------------------------------------------
+
+    def save_checkpoint(self, state: Mapping[str, Any]) -> None:
+        """``checkpoint.pt``; the one before it is kept as ``checkpoint.previous.pt``."""
+        target, previous = self.path / "checkpoint.pt", self.path / "checkpoint.previous.pt"
+        with writing(target), replacing(target, keep=previous) as temporary:
+            torch.save(dict(state), temporary)
+
+    def load_checkpoint(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
+        """The last whole checkpoint, or None; a torn one is passed over, and the log says so."""
+        for name in ("checkpoint.pt", "checkpoint.previous.pt"):
+            path = self.path / name
+            if not path.exists():
+                continue
+            try:
+                return read_checkpoint(path, device)
+            except PrelaxError as error:
+                self.log(f"{error}; trying the one before it")
+        return None
+
+    def save_backbone(self, state: Mapping[str, Tensor]) -> None:
+        """``backbone.safetensors``: plain names, no prefix to strip."""
+        target = self.path / "backbone.safetensors"
+        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+        with writing(target), replacing(target) as temporary:
+            save_file(plain, temporary)
+
+    def load_backbone(self) -> dict[str, Tensor]:
+        """The state dict of the trained backbone."""
+        path = self.path / "backbone.safetensors"
+        if not path.is_file():
+            raise PrelaxError(f"{self.path} has no backbone yet: finish it with `prelax pretrain --resume {self.path}`")
+        try:
+            return load_file(path)
+        except Exception as error:
+            raise PrelaxError(f"{path} cannot be read ({error}); the run's checkpoint may still be whole") from None
+
+
+def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """A checkpoint's contents, once every byte agrees with its checksum; no code in it is run."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            torn = archive.testzip()  # torch writes a CRC for every tensor
+        if torn is not None:
+            raise PrelaxError(f"{path} is damaged (checksum of {torn})")
+        state = torch.load(path, map_location=device, weights_only=True)
+    except (zipfile.BadZipFile, EOFError, OSError, RuntimeError, ValueError, KeyError) as error:
+        raise PrelaxError(f"{path} is damaged or not a checkpoint ({first_line(error)})") from None
+    except Exception as error:  # weights_only refuses what would execute
+        raise PrelaxError(f"{path} is not a prelax checkpoint and was not opened ({first_line(error)})") from None
+    if not isinstance(state, dict):
+        raise PrelaxError(f"{path} is not a prelax checkpoint")
+    return state
+
+
+@contextlib.contextmanager
+def replacing(target: Path, keep: Path | None = None) -> Iterator[Path]:
+    """A temporary file that takes the target's place when it is whole and on disk."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        if keep is not None and target.exists():
+            os.replace(target, keep)
+        os.replace(temporary, target)
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the new name itself must survive a power cut
+        finally:
+            os.close(folder)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """A full disk or a folder that cannot be written, as one line that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise PrelaxError(f"no space left to write {target}; free some and go on with --resume") from None
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
+            raise PrelaxError(f"cannot write {target}: {os.strerror(error.errno)}; choose another --out") from None
+        raise
+    except RuntimeError as error:  # torch.save and safetensors wrap the same causes
+        if re.search(r"No space left|os error 28|file write failed|unexpected pos|enforce fail", str(error)):
+            raise PrelaxError(f"no space left to write {target}; free some and go on with --resume") from None
+        raise
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, in one short line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def commit() -> str | None:
+    """The commit of the checkout prelax runs from, if it runs from one."""
+    try:
+        asked = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return asked.stdout.strip() or None if asked.returncode == 0 else None
