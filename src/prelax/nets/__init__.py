@@ -1,0 +1,23 @@
+"""Backbone, projector F, predictor G, pretext heads H, and the target: stop-gradient or moving average."""
+
+from prelax.nets.backbones import BACKBONES, ResNet8, backbone
+from prelax.nets.heads import MLP, predictor, pretext_head, projector
+from prelax.nets.network import Encoder, Network
+from prelax.nets.norm import ViewNorm2d, keeps_views_apart, normalise_views, set_views, world_size
+
+__all__ = [
+    "BACKBONES",
+    "MLP",
+    "Encoder",
+    "Network",
+    "ResNet8",
+    "ViewNorm2d",
+    "backbone",
+    "keeps_views_apart",
+    "normalise_views",
+    "predictor",
+    "pretext_head",
+    "projector",
+    "set_views",
+    "world_size",
+]

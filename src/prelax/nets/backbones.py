@@ -1,0 +1,94 @@
+"""Backbones by name: images in, one vector an image out, state dicts that load anywhere."""
+
+from __future__ import annotations
+
+import torchvision
+from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock
+
+from prelax.config import nearest
+from prelax.errors import PrelaxError
+from prelax.nets.norm import ViewNorm2d
+
+BACKBONES = {
+    "resnet8": "three stages of 16, 32 and 64 channels, for digits and demonstrations (78k weights)",
+    "resnet18": "torchvision's ResNet-18, the paper's backbone (11.2M)",
+    "resnet34": "torchvision's ResNet-34 (21.3M)",
+    "resnet50": "torchvision's ResNet-50 (23.5M)",
+    "timm:NAME": "any model of the timm package, for example timm:convnext_nano (pip install 'prelax[timm]')",
+}
+
+
+def backbone(name: str, stem: str = "auto", channels: int = 3, image_size: int | None = None) -> nn.Module:
+    """A network from B x C x H x W to B x ``features``.
+
+    Args:
+        name: a name of ``BACKBONES``.
+        stem: ``small`` (3x3, stride 1, no max-pool), ``imagenet`` (7x7, stride 2, max-pool), or ``auto``: small for
+            images up to 64 px.
+        channels: of the images.
+        image_size: what ``auto`` goes by.
+
+    >>> backbone("resnet18", "small").features
+    512
+    """
+    if name.startswith("timm:"):
+        return _timm(name.removeprefix("timm:"), channels)
+    small = stem == "small" or (stem == "auto" and image_size is not None and image_size <= 64)
+    if name == "resnet8":
+        return ResNet8(channels)
+    if name not in BACKBONES:
+        raise PrelaxError(f"no backbone {name!r}{nearest(name, BACKBONES)}")
+    net = getattr(torchvision.models, name)(weights=None, norm_layer=ViewNorm2d)
+    net.features = net.fc.in_features
+    net.fc = nn.Identity()
+    if small:
+        net.conv1 = nn.Conv2d(channels, 64, kernel_size=3, stride=1, padding=1, bias=False)
+        net.maxpool = nn.Identity()
+    elif channels != 3:
+        net.conv1 = nn.Conv2d(channels, 64, kernel_size=7, stride=2, padding=3, bias=False)
+    if small or channels != 3:
+        nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
+    return net
+
+
+def _timm(name: str, channels: int) -> nn.Module:
+    try:
+        import timm
+    except ImportError:
+        raise PrelaxError(f"backbone timm:{name} needs timm: pip install 'prelax[timm]'") from None
+    if not timm.is_model(name):
+        raise PrelaxError(f"timm has no model {name!r}{nearest(name, timm.list_models())[:80]}")
+    net = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels)
+    net.features = net.num_features
+    return net
+
+
+class ResNet8(nn.Module):
+    """A small ResNet in torchvision's names: one basic block a stage, stem of stride 2."""
+
+    def __init__(self, channels: int = 3, widths: tuple[int, int, int] = (16, 32, 64)) -> None:
+        super().__init__()
+        self.features = widths[-1]
+        self.conv1 = nn.Conv2d(channels, widths[0], kernel_size=3, stride=2, padding=1, bias=False)
+        self.bn1 = ViewNorm2d(widths[0])
+        self.relu = nn.ReLU(inplace=True)
+        self.layer1 = self._stage(widths[0], widths[0], stride=1)
+        self.layer2 = self._stage(widths[0], widths[1], stride=2)
+        self.layer3 = self._stage(widths[1], widths[2], stride=2)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    @staticmethod
+    def _stage(before: int, width: int, stride: int) -> nn.Sequential:
+        shortcut = None
+        if before != width:
+            shortcut = nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False), ViewNorm2d(width))
+        return nn.Sequential(BasicBlock(before, width, stride, shortcut, norm_layer=ViewNorm2d))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.bn1(self.conv1(x)))
+        x = self.layer3(self.layer2(self.layer1(x)))
+        return self.avgpool(x).flatten(1)  # B x 64
