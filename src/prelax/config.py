@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -125,9 +126,19 @@ class Settings(Section):
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """``; did you mean NAME?`` for the valid name closest to a wrong one, or a list of the valid ones."""
+    """``; did you mean NAME?`` for the valid name closest to a wrong one, or a list of the valid ones.
+
+    >>> nearest("epoch", ["train.epochs", "train.lr"])
+    '; did you mean train.epochs?'
+    """
     valid = sorted(valid)
+    leaves = {re.split(r"[./]", full)[-1]: full for full in reversed(valid)}  # `lr` is meant as train.lr
+    if name in leaves:
+        return f"; did you mean {leaves[name]}?"
     close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    close = close or [leaves[leaf] for leaf in difflib.get_close_matches(name, leaves, n=1, cutoff=0.5)]
+    if not close and len(valid) > 20:  # too many to list: the best there is
+        close = difflib.get_close_matches(name, valid, n=1, cutoff=0.0)
     return f"; did you mean {close[0]}?" if close else f"; valid: {', '.join(valid)}"
 
 
@@ -158,26 +169,41 @@ def recipe_names() -> list[str]:
     return sorted(names)
 
 
-def read_recipe(name: str) -> dict[str, Any]:
+def read_recipe(name: str, below: tuple[str, ...] = ()) -> dict[str, Any]:
     """A recipe of the package by name, or a YAML file by path, with the recipe it ``extends`` beneath it."""
-    if name.endswith((".yaml", ".yml")):
-        path = Path(name)
-        if not path.is_file():
-            raise PrelaxError(f"no recipe file {name}")
-        text = path.read_text(encoding="utf-8")
-    else:
-        if name not in recipe_names():
-            raise PrelaxError(f"no recipe {name!r}{nearest(name, recipe_names())}")
-        text = (resources.files("prelax") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+    if name in below:
+        raise PrelaxError(f"recipe {name} extends itself: {' > '.join((*below, name))}")
     try:
+        if name.endswith((".yaml", ".yml")):
+            if not Path(name).is_file():
+                raise PrelaxError(f"no recipe file {name}")
+            text = Path(name).read_text(encoding="utf-8")
+        else:
+            if name not in recipe_names():
+                raise PrelaxError(f"no recipe {name!r}{nearest(name, recipe_names())}")
+            text = (resources.files("prelax") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
         tree = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise PrelaxError(f"recipe {name} is not YAML: {' '.join(str(error).split())}") from None
+    except OSError as error:
+        raise PrelaxError(f"recipe {name} cannot be read: {error.strerror}") from None
     if not isinstance(tree, dict):
         raise PrelaxError(f"recipe {name} must be a mapping of settings")
     parent = tree.pop("extends", None)
     tree.pop("about", None)
-    return merge(read_recipe(parent), tree) if parent else tree
+    if parent is None:
+        return tree
+    if not isinstance(parent, str):
+        raise PrelaxError(f"recipe {name}: extends must be the name of one recipe (got {parent!r})")
+    if parent.endswith((".yaml", ".yml")):  # a file beside this one
+        parent = str(Path(name).parent / parent)
+    return merge(read_recipe(parent, (*below, name)), tree)
+
+
+def recipe_line(name: str) -> str:
+    """What a recipe of the package is, in its own words."""
+    text = (resources.files("prelax") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+    return str(yaml.safe_load(text).get("about", ""))
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,21 +225,36 @@ def overrides(pairs: Iterable[str]) -> dict[str, Any]:
             raise PrelaxError(f"{pair!r} is not key=value, for example train.epochs=200")
         if key not in valid:
             raise PrelaxError(f"unknown setting {key}{nearest(key, valid)}")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            value = text
-        if isinstance(value, str):  # YAML reads 1e-3 as text
-            try:
-                value = float(value)
-            except ValueError:
-                value = text
+        value = parse(text, valid[key].annotation)
         *sections, leaf = key.split(".")
         branch = tree
         for section in sections:
             branch = branch.setdefault(section, {})
         branch[leaf] = value
     return tree
+
+
+def parse(text: str, annotation: Any) -> Any:
+    """A value typed on the command line; what the settings hold as text or a path stays as it was typed.
+
+    >>> parse("1e-3", float), parse("2024", Path | None), parse("none", Path | None)
+    (0.001, '2024', None)
+    """
+    parts = get_args(annotation) or (annotation,)
+    if text.lower() in ("none", "null", "") and type(None) in parts:
+        return None
+    if Path in parts:
+        return str(Path(text).expanduser())  # the shell leaves the ~ of data.root=~/photos alone
+    if str in parts or get_origin(annotation) is Literal:
+        return text
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    try:
+        return float(value) if isinstance(value, str) else value  # YAML reads 1e-3 as text
+    except ValueError:
+        return text
 
 
 def validate(tree: Mapping[str, Any], where: str = "settings") -> Settings:
@@ -236,11 +277,21 @@ def resolve(recipe: str, pairs: Iterable[str] = (), seed: int | None = None) -> 
     >>> resolve("digits/simsiam", ["train.epochs=3"]).train.epochs
     3
     """
-    tree = merge(read_recipe(recipe), overrides(pairs))
-    tree = {"recipe": recipe, **tree}
+    recipe_tree, changes = read_recipe(recipe), overrides(pairs)
+    tree = {"recipe": recipe, **scale_warmup(recipe_tree, changes)}
     if seed is not None:
         tree["seed"] = seed
     return validate(tree)
+
+
+def scale_warmup(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with the changes; a changed number of epochs keeps the share of them that warms up."""
+    merged = merge(tree, changes)
+    epochs, train = changes.get("train", {}).get("epochs"), tree.get("train", {})
+    if isinstance(epochs, int) and train.get("warmup_epochs") and "warmup_epochs" not in changes["train"]:
+        whole = train.get("epochs", TrainSettings().epochs)
+        merged["train"] = merged["train"] | {"warmup_epochs": train["warmup_epochs"] * epochs / whole}
+    return merged
 
 
 def to_yaml(settings: Settings) -> str:

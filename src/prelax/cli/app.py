@@ -1,0 +1,85 @@
+"""The program ``prelax``: its commands in one place, and how every one of them ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import prelax
+from prelax.cli import about, evaluating, showing, training
+from prelax.cli.speech import complain, state
+from prelax.errors import PrelaxError
+
+app = typer.Typer(
+    name="prelax",
+    help="Image representations learnt without labels, from augmentations that keep meaning and those that change it.",
+    epilog="Start with `prelax demo`. Each command has an example under --help.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    no_args_is_help=False,
+)
+for group in (training, evaluating, showing, about):
+    group.register(app)
+
+
+@app.callback(invoke_without_command=True)
+def program(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="With --version: the environment too.")] = False,
+) -> None:
+    if version:
+        print(f"prelax {prelax.__version__}")
+        if verbose:
+            about.print_environment()
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and gives its exit status: 0 done, 2 the user's mistake, 130 interrupted, 1 ours."""
+    state.reset()
+    usage_error = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = app(words, prog_name="prelax", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except PrelaxError as error:
+        return fail(str(error), 2)
+    except usage_error as error:
+        said = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+        return fail(f"{said} (see `prelax {command_of(words)}--help`)", 2)
+    except (KeyboardInterrupt, typer.Abort):
+        complain("interrupted")
+        return 130
+    except typer.Exit as error:
+        return error.exit_code
+    except BrokenPipeError:  # the reader of a pipe left, as in `prelax list recipes | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        said = (str(error).strip().splitlines() or [""])[0]
+        if type(error).__name__ == "OutOfMemoryError":
+            return fail(f"the device has too little memory ({said[:120]}); lower train.batch_size", 2)
+        return fail(f"unexpected {type(error).__name__}: {said} (a fault of prelax; --debug shows where)", 1)
+
+
+def fail(line: str, status: int) -> int:
+    """One line on standard error, and the traceback only when asked for."""
+    if state.debug:
+        traceback.print_exc()
+    complain(" ".join(line.split()))
+    return status
+
+
+def command_of(words: Sequence[str]) -> str:
+    """``evaluate `` of ``prelax evaluate ...``, for the line that points to its help."""
+    names = {command.name for command in app.registered_commands}
+    return next((f"{word} " for word in words if word in names), "")

@@ -1,0 +1,107 @@
+"""How commands speak: tables or JSON on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+@dataclass
+class State:
+    """What the common options of the running command asked for."""
+
+    json: bool = False
+    quiet: bool = False
+    debug: bool = False
+
+    def reset(self) -> None:
+        self.json = self.quiet = self.debug = False
+
+
+state = State()
+
+
+def _noting(name: str) -> Any:
+    def note(value: bool) -> bool:
+        setattr(state, name, value)
+        return value
+
+    return note
+
+
+Json = Annotated[
+    bool, typer.Option("--json", callback=_noting("json"), help="JSON on standard output, and nothing else there.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", callback=_noting("quiet"), help="No progress, only the result.")]
+Debug = Annotated[bool, typer.Option("--debug", callback=_noting("debug"), help="Show the traceback of an error.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Decides every random draw.")]
+
+
+def say(line: str = "") -> None:
+    """A line for the reader; silent with --json and --quiet."""
+    if not state.json and not state.quiet:
+        print(line)
+
+
+def complain(line: str) -> None:
+    """A line on standard error."""
+    print(f"prelax: {line}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def working() -> Iterator[None]:
+    """Keeps standard output clean for the JSON while a command works: what is printed meanwhile goes to stderr."""
+    if state.json:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    else:
+        yield
+
+
+def show(result: Any, table: Sequence[Mapping[str, Any]] | None = None, title: str = "") -> None:
+    """A command's result: JSON with --json, else a table of its rows."""
+    if state.json:
+        print(json.dumps(result, indent=1, default=plain, allow_nan=False))
+        return
+    rows = table if table is not None else result
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    drawn = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
+        drawn.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(cell(row.get(name)) for name in columns))
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:  # a pipe has no width to fold to
+        console = Console(highlight=False, markup=False, width=200)
+    console.print(drawn)
+
+
+def cell(value: Any) -> str:
+    """A value as a table shows it."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1 else f"{value:,.1f}"
+    return str(value)
+
+
+def plain(value: Any) -> Any:
+    """What JSON does not know, as something it does."""
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return str(value)

@@ -1,0 +1,136 @@
+"""``prelax pretrain`` and ``prelax demo``: from images to weights."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, working
+from prelax.errors import PrelaxError
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    from prelax.config import recipe_names
+
+    return [name for name in recipe_names() if name.startswith(incomplete)]
+
+
+def complete_key(incomplete: str) -> list[str]:
+    from prelax.config import keys
+
+    return [f"{key}=" for key in keys() if key.startswith(incomplete)]
+
+
+def pretrain(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="A name of `prelax list recipes`, a YAML file, or a run folder to go on with.",
+            autocompletion=complete_recipe,
+        ),
+    ],
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change.", autocompletion=complete_key),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder; default runs/RECIPE-TIME.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that --out (or RECIPE) holds.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the settings that would be used, and stop.")] = False,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, max=2**31 - 1, help="Decides every draw.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Train a backbone on images without labels.
+
+    Examples: [bold]prelax pretrain digits/prelax-rot[/bold] ·
+    [bold]prelax pretrain folder data.root=./photos train.epochs=100[/bold] ·
+    [bold]prelax pretrain runs/NAME --resume[/bold] ·
+    [bold]torchrun --nproc-per-node 2 -m prelax pretrain cifar10/prelax-all data.root=...[/bold]
+    """
+    from prelax.config import resolve, to_yaml
+
+    changes = changes or []
+    if (Path(recipe) / "config.yaml").is_file():
+        if not resume:
+            raise PrelaxError(f"{recipe} is a run folder: add --resume to go on with it")
+        settings, out = again(Path(recipe), changes, seed), out or Path(recipe)
+    else:
+        settings = resolve(recipe, changes, seed)
+        if resume and out is None:
+            raise PrelaxError("--resume needs the run folder: prelax pretrain RUN --resume")
+    if dry_run:
+        print_settings(settings.model_dump(mode="json"), to_yaml(settings))
+        return
+    out = out or Path("runs") / f"{slug(recipe)}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+
+    from prelax.train import pretrain as train
+
+    began = time.perf_counter()
+    with working():
+        run = train(settings, out, resume=resume, progress=not quiet)
+    last = run.metrics()[-1:]
+    result = {
+        "run": str(run.path),
+        "recipe": settings.recipe,
+        "method": settings.method.name,
+        "seed": settings.seed,
+        "seconds": round(time.perf_counter() - began, 1),
+        "metrics": last[0] if last else {},
+    }
+    if state.json:
+        show(result)
+    else:
+        say(f"the run is in {run.path}; look at it with `prelax report {run.path}`, "
+            f"measure it with `prelax evaluate {run.path}`")  # fmt: skip
+
+
+def again(folder: Path, changes: list[str], seed: int | None) -> Any:
+    """The settings of a run, with the changes that resuming may make."""
+    from prelax.config import merge, overrides, validate
+    from prelax.run import Run
+
+    tree = merge(Run.open(folder).settings.model_dump(mode="json"), overrides(changes))
+    return validate(tree | ({"seed": seed} if seed is not None else {}))
+
+
+def print_settings(tree: dict[str, Any], text: str) -> None:
+    if state.json:
+        show(tree)
+    else:
+        print(text, end="")
+
+
+def slug(recipe: str) -> str:
+    """``cifar10-prelax-all`` of ``cifar10/prelax-all`` or of ``my/own.yaml``."""
+    return (Path(recipe).stem if recipe.endswith((".yaml", ".yml")) else recipe).replace("/", "-")
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where runs and the page go.")] = Path("runs/demo"),
+    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Shorten or lengthen every run.")] = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Train on handwritten digits and compare four methods; minutes on a laptop, nothing to download.
+
+    Example: [bold]prelax demo[/bold]
+    """
+    from prelax.demo import explain, run_demo, table
+
+    with working():
+        result = run_demo(out, seed=seed, epochs=epochs, progress=not (quiet or as_json))
+    show(result, table(result), "The digits, learnt without labels")
+    for line in explain(result):
+        say(line)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("pretrain")(pretrain)
+    app.command("demo")(demo)
