@@ -1,0 +1,138 @@
+"""Features of a frozen backbone: computed once, in eval mode, and proved not to have moved it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from prelax.errors import PrelaxError
+
+Precision = Literal["auto", "float32", "bfloat16"]
+Preprocess = Callable[[Tensor], Tensor]  # B x C x H x W uint8 -> B x C x S x S float32, normalised
+
+
+def fingerprint(module: nn.Module) -> str:
+    """A hash of every weight and buffer: the same before and after, or the module was trained in between.
+
+    >>> layer = nn.BatchNorm1d(2)
+    >>> before = fingerprint(layer)
+    >>> _ = layer(torch.randn(4, 2))  # training mode: moves the running statistics
+    >>> fingerprint(layer) == before
+    False
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in module.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def frozen(module: nn.Module) -> Iterator[nn.Module]:
+    """The module in eval mode and without gradients, put back as it was afterwards; refuses to end if it moved."""
+    modes = {part: part.training for part in module.modules()}
+    gradients = {weight: weight.requires_grad for weight in module.parameters()}
+    module.eval().requires_grad_(False)
+    before = fingerprint(module)
+    try:
+        yield module
+        woken = [name or "the backbone" for name, part in module.named_modules() if part.training]
+        if woken:
+            raise PrelaxError(f"the figures are void: {woken[0]} was put in training mode during an evaluation")
+        if fingerprint(module) != before:
+            raise PrelaxError("the figures are void: the backbone's weights changed during an evaluation")
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+        for weight, wanted in gradients.items():
+            weight.requires_grad_(wanted)
+
+
+@torch.no_grad()
+def forward(backbone: nn.Module, device: torch.device, precision: Precision = "auto") -> Callable[[Tensor], Tensor]:
+    """The backbone as the fastest function of float images with the same features (float32 out).
+
+    On CUDA this is a copy in bfloat16 and channels-last with every BatchNorm folded into its convolution; the copy is
+    used only if it gives the features of the original on noise. Elsewhere it is the backbone itself.
+    """
+    if precision == "auto":
+        precision = "bfloat16" if device.type == "cuda" else "float32"
+    if device.type != "cuda":
+        return lambda images: backbone(images).float()
+    folded = fold_norms(backbone).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if precision == "bfloat16":
+        folded = folded.to(torch.bfloat16)
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+
+    def features(images: Tensor) -> Tensor:
+        return folded(images.to(dtype, memory_format=torch.channels_last)).float()
+
+    return features
+
+
+def fold_norms(backbone: nn.Module) -> nn.Module:
+    """A copy in eval mode with BatchNorms folded into the convolutions before them, where that changes nothing."""
+    original = copy.deepcopy(backbone).eval()
+    try:
+        from torch.fx.experimental.optimization import fuse
+
+        folded = fuse(copy.deepcopy(original))
+    except Exception:  # a backbone that cannot be traced is used as it is
+        return original
+    channels = next((w.shape[1] for w in original.parameters() if w.dim() == 4), 3)
+    weight = next(original.parameters())
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(4, channels, 32, 32, generator=generator).to(weight.device, weight.dtype)
+    with torch.no_grad():
+        try:
+            same = torch.allclose(folded(noise), original(noise), rtol=1e-2, atol=1e-3)
+        except RuntimeError:  # another image size: not worth guessing
+            same = False
+    return folded if same else original
+
+
+@torch.no_grad()
+def extract(
+    backbone: nn.Module,
+    images: Tensor,
+    preprocess: Preprocess,
+    *,
+    device: torch.device | str = "cpu",
+    batch_size: int = 1024,
+    precision: Precision = "auto",
+    keep: torch.device | str | None = None,
+) -> Tensor:
+    """Features of images in order, N x D float32, from the backbone frozen and in eval mode.
+
+    Args:
+        images: N x C x H x W uint8, anywhere (memory-mapped too): moved batch by batch.
+        preprocess: what turns a batch of uint8 into what the backbone was trained on.
+        keep: where the features stay; by default where they are computed.
+    """
+    device = torch.device(device)
+    if len(images) == 0:
+        raise PrelaxError("there are no images to take features of")
+    features: Tensor | None = None
+    with frozen(backbone.to(device)):
+        run = forward(backbone, device, precision)
+        for start in range(0, len(images), batch_size):
+            batch = images[start : start + batch_size].to(device, non_blocking=True)
+            out = run(preprocess(batch))  # B x D
+            if features is None:
+                features = torch.empty(len(images), out.shape[1], device=keep or device)
+            features[start : start + len(out)] = out
+    assert features is not None
+    return finite(features)
+
+
+def finite(features: Tensor) -> Tensor:
+    """The features, once none of them is NaN or infinite."""
+    if not bool(torch.isfinite(features).all()):
+        raise PrelaxError("the backbone gives features that are not finite: the run diverged, see `prelax doctor RUN`")
+    return features

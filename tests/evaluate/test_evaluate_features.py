@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from prelax.errors import PrelaxError
+from prelax.evaluate.features import extract, fingerprint, fold_norms, frozen
+
+
+def test_features_are_those_of_the_backbone_in_eval_mode_whatever_the_batch(tiny, pixels, preprocess):
+    tiny.train()
+    got = extract(tiny, pixels, preprocess, batch_size=8)
+    assert torch.equal(got[8:16], extract(tiny, pixels[8:16], preprocess))
+    tiny.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(got, tiny(preprocess(pixels)), rtol=1e-5, atol=1e-6)
+    assert got.dtype == torch.float32
+    assert not got.requires_grad
+
+
+def test_a_backbone_in_training_mode_comes_back_in_training_mode_with_the_same_weights(tiny, pixels, preprocess):
+    tiny.train()
+    tiny.conv1.requires_grad_(False)
+    before = fingerprint(tiny)
+    extract(tiny, pixels, preprocess)
+    assert tiny.training
+    assert tiny.bn1.training
+    assert fingerprint(tiny) == before
+    assert not tiny.conv1.weight.requires_grad
+    assert tiny.conv2.weight.requires_grad
+
+
+def test_a_step_on_the_backbone_during_an_evaluation_voids_it(tiny):
+    with pytest.raises(PrelaxError, match="weights changed"), frozen(tiny), torch.no_grad():
+        tiny.conv2.weight[0, 0, 0, 0] += 1e-6
+
+
+def test_running_statistics_moved_during_an_evaluation_void_it(tiny):
+    with pytest.raises(PrelaxError, match="weights changed"), frozen(tiny):
+        tiny.bn1.train()
+        tiny.bn1(torch.randn(4, 8, 2, 2))
+        tiny.bn1.eval()
+
+
+def test_a_part_put_in_training_mode_voids_the_evaluation(tiny):
+    with pytest.raises(PrelaxError, match="bn2 was put in training mode"), frozen(tiny):
+        tiny.bn2.train()
+
+
+def test_gradients_cannot_reach_the_backbone_while_frozen(tiny, pixels, preprocess):
+    with frozen(tiny):
+        assert not tiny(preprocess(pixels)).requires_grad
+
+
+def test_folded_norms_give_the_same_features(tiny, pixels, preprocess):
+    folded = fold_norms(tiny)
+    assert not any(isinstance(part, nn.BatchNorm2d) for part in folded.modules())
+    tiny.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(folded(preprocess(pixels)), tiny(preprocess(pixels)), rtol=1e-4, atol=1e-4)
+
+
+def test_a_backbone_that_cannot_be_traced_is_used_as_it_is(pixels, preprocess):
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.mean((2, 3)) * (self.scale if images.mean() > 0 else -self.scale)
+
+    net = Branching()
+    assert torch.equal(fold_norms(net)(preprocess(pixels)), net(preprocess(pixels)))
+
+
+def test_features_that_are_not_finite_are_refused_in_one_line(tiny, pixels, preprocess):
+    with torch.no_grad():
+        tiny.conv1.weight.fill_(float("nan"))
+    with pytest.raises(PrelaxError, match="diverged"):
+        extract(tiny, pixels, preprocess)
