@@ -71,7 +71,7 @@ class Run:
         about = {
             "format": FORMAT,
             "prelax": prelax.__version__,
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),  # a TorchVersion, which YAML does not know
             "python": platform.python_version(),
             "commit": commit(),
             "created": now(),
@@ -293,10 +293,15 @@ def now() -> str:
 
 def commit() -> str | None:
     """The commit of the checkout prelax runs from, if it runs from one."""
-    try:
-        asked = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return asked.stdout.strip() or None if asked.returncode == 0 else None
+
+    def git(*words: str) -> str | None:
+        try:
+            asked = subprocess.run(
+                ["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return asked.stdout.strip() if asked.returncode == 0 else None
+
+    # Installed inside someone's own repository, the commit would be theirs.
+    return git("rev-parse", "HEAD") if git("ls-files", Path(__file__).name) else None

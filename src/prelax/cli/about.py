@@ -39,7 +39,11 @@ def list_settings() -> list[dict[str, Any]]:
     from prelax.config import keys
 
     return [
-        {"key": key, "default": "none" if field.default is None else str(field.default), "what": field.description or ""}
+        {
+            "key": key,
+            "default": "none" if field.default is None else str(field.default),
+            "what": field.description or "",
+        }
         for key, field in keys().items()
     ]
 

@@ -1,2 +1,4 @@
 import typer
+
+
 def register(app: typer.Typer) -> None: ...

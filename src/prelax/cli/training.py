@@ -39,7 +39,9 @@ def pretrain(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder; default runs/RECIPE-TIME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that --out (or RECIPE) holds.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the settings that would be used, and stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the settings that would be used, and stop.")
+    ] = False,
     seed: Annotated[int | None, typer.Option("--seed", min=0, max=2**31 - 1, help="Decides every draw.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
