@@ -46,8 +46,8 @@ def six_and_nine() -> Joint:
     I(X;T|S_v,S_a) = log 2: the angle makes x tell the digit, and the bound charges Prelax for that.
 
     >>> joint = six_and_nine()
-    >>> [(x, t, sv, sa) for x, t, sv, sa in zip(*map(list, joint.p.nonzero())) if sv == 0]
-    [(0, 0, 0, 0), (0, 1, 0, 1), (1, 0, 0, 1), (1, 1, 0, 0)]
+    >>> joint.table("x", "t").tolist()  # alone, the picture says nothing of the digit
+    [[0.25, 0.25], [0.25, 0.25]]
     """
     p = np.zeros((2, 2, 2, 2))  # X x T x Sv x Sa
     for digit in range(2):

@@ -93,7 +93,7 @@ class Theorem2:
     entropies: dict[str, float]  # H(T|Z)
     bounds: dict[str, float]  # u^e = log 2 + P^e_sup log K + I(X;T|S)
     gap_bounds: dict[str, float]  # the same with I(X;T|Z) for I(X;T|S): never larger, always ordered
-    entropy_bounds: dict[str, float]  # 1 - exp(-H(T|Z)): below 1 - 1/K, always ordered
+    entropy_bounds: dict[str, float]  # 1 - exp(-H(T|Z)): at most 1 - 1/K, always ordered
     informative: dict[str, bool]  # u^e < 1 - 1/K: the bound says more than guessing does
     error_below_entropy: bool  # P^e <= -log(1 - P^e) <= H(T|Z)
     fano: bool  # H(T|Z_sup) <= log 2 + P^e_sup log K
