@@ -87,9 +87,15 @@ class Draws:
             return source
         if isinstance(source, int):
             return cls(source, rows, device)
-        where = source.device if source is not None else torch.device("cpu")
+        where = source.device if source is not None else torch.device(device)
         key = torch.randint(-(1 << 62), 1 << 62, (), generator=source, device=where)
         return cls(key.to(device, non_blocking=True), rows, device)
+
+    def on_device(self) -> Draws:
+        """These draws with their key as a tensor on the device: an input of a compiled function, not a constant in it."""
+        if isinstance(self.key, Tensor):
+            return self
+        return Draws(torch.full((), _signed(self.key), dtype=torch.int64, device=self.device), self.rows, self.device)
 
     def __len__(self) -> int:
         return self.rows.shape[0]

@@ -1,0 +1,36 @@
+"""Augmentations that record: parameters for every image of a batch, where the batch is, and the record of them."""
+
+from prelax.augment.colour import Grey, Invert, Jitter, Normalise, Solarise
+from prelax.augment.filters import Blur, Erase, Noise
+from prelax.augment.geometry import Crop, Flip, QuarterTurn
+from prelax.augment.operation import Maybe, Named, Operation
+from prelax.augment.pipeline import Pipeline, relaxation, relaxed_view
+from prelax.augment.presets import OPERATIONS, PRESETS, operation, preset, presets
+from prelax.augment.rearrange import FreeRotation, Jigsaw
+
+__all__ = [
+    "OPERATIONS",
+    "PRESETS",
+    "Blur",
+    "Crop",
+    "Erase",
+    "Flip",
+    "FreeRotation",
+    "Grey",
+    "Invert",
+    "Jigsaw",
+    "Jitter",
+    "Maybe",
+    "Named",
+    "Noise",
+    "Normalise",
+    "Operation",
+    "Pipeline",
+    "QuarterTurn",
+    "Solarise",
+    "operation",
+    "preset",
+    "presets",
+    "relaxation",
+    "relaxed_view",
+]

@@ -1,0 +1,162 @@
+"""What an augmentation is: parameters drawn for every image, a transform that obeys them, and its pretext targets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from prelax.draws import Draws
+from prelax.errors import PrelaxError
+from prelax.record import Target
+
+Shape = tuple[int, int, int, int]  # B, C, H, W
+Params = dict[str, Tensor]
+
+
+class Operation(Protocol):
+    """An augmentation; any object with these four members is one, no base class is needed.
+
+    ``make_params`` gives columns of B rows (one per image); ``transform`` takes float images in [0, 1] and those
+    columns. Keep nothing on ``self`` but constants, and use tensor arithmetic only (no ``.item()``, no loop over
+    images), so that the operation runs on every device without waiting and under ``torch.compile``.
+
+    Four optional class attributes tell a pipeline more: ``needs_rgb`` (refuse images that have not three channels),
+    ``moves_pixels`` (values are only moved, so it may run on finished, normalised images of any dtype), ``takes_uint8``
+    (it accepts uint8 and gives floats in [0, 1]) and ``identity`` (the value of a column that changes nothing: recorded
+    where ``Maybe`` did not apply the operation).
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def targets(self) -> tuple[Target, ...]: ...
+
+    def make_params(self, shape: Shape, draws: Draws) -> Params: ...
+
+    def transform(self, images: Tensor, params: Params) -> Tensor: ...
+
+
+def trait(op: Operation, name: str, default: Any = False) -> Any:
+    """An optional attribute of an operation."""
+    return getattr(op, name, default)
+
+
+def per_image(column: Tensor) -> Tensor:
+    """A column shaped to meet images.  B -> B x 1 x 1 x 1"""
+    return column[:, None, None, None]
+
+
+def vector(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """A short constant made on the device itself: copying it there would make the host wait."""
+    return torch.cat([torch.full((1,), value, device=device) for value in values])
+
+
+def probability(p: float, what: str) -> None:
+    """Refuse what is no probability."""
+    if not 0.0 <= p <= 1.0:
+        raise PrelaxError(f"{what}: p is a probability from 0 to 1, got {p}")
+
+
+def ordered(pair: tuple[float, float], what: str, low: float = 0.0) -> None:
+    """Refuse a range that is empty or starts below ``low``."""
+    if not low <= pair[0] <= pair[1]:
+        raise PrelaxError(f"{what} is a range (low, high) with {low:g} <= low <= high, got {tuple(pair)}")
+
+
+def moments(low: float, high: float, p: float, otherwise: float) -> tuple[float, float]:
+    """Mean and standard deviation of a value uniform in [low, high] with probability p, else ``otherwise``."""
+    middle, spread = (low + high) / 2, (high - low) ** 2 / 12
+    mean = p * middle + (1 - p) * otherwise
+    variance = p * (spread + middle**2) + (1 - p) * otherwise**2 - mean**2
+    return mean, max(variance, 1e-12) ** 0.5
+
+
+@dataclass(frozen=True)
+class Maybe:
+    """Any operation, applied to each image with probability p; ``applied`` says to which.
+
+    >>> from prelax.augment import Invert, Pipeline
+    >>> view = Pipeline([Maybe(Invert(p=1.0), 0.5)])(torch.zeros(64, 1, 2, 2), 0)
+    >>> bool(torch.equal(view.images[:, 0, 0, 0] == 1, view.record["invert.maybe"]))
+    True
+    """
+
+    op: Operation
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        probability(self.p, f"Maybe({self.op.name})")
+
+    @property
+    def name(self) -> str:
+        return self.op.name
+
+    @property
+    def needs_rgb(self) -> bool:
+        return bool(trait(self.op, "needs_rgb"))
+
+    @property
+    def moves_pixels(self) -> bool:
+        return bool(trait(self.op, "moves_pixels"))
+
+    @property
+    def column(self) -> str:
+        """``applied``, or ``maybe`` where the operation has an ``applied`` of its own."""
+        return "maybe" if any(t.name == f"{self.name}.applied" for t in self.op.targets) else "applied"
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        return (*(self._mixed(target) for target in self.op.targets), Target(f"{self.name}.{self.column}", "binary"))
+
+    def _mixed(self, target: Target) -> Target:
+        """A continuous target's mean and std, now that it is the identity's value with probability 1 - p."""
+        rest = trait(self.op, "identity", {}).get(target.name[len(self.name) + 1 :])
+        if rest is None or target.kind != "continuous":
+            return target
+        mean = self.p * target.mean + (1 - self.p) * rest
+        second = self.p * (target.std**2 + target.mean**2) + (1 - self.p) * rest**2
+        return replace(target, mean=mean, std=max(second - mean**2, 1e-12) ** 0.5)
+
+    def make_params(self, shape: Shape, draws: Draws) -> Params:
+        params = self.op.make_params(shape, draws)
+        applied = draws.bernoulli("maybe", self.p)
+        for name, value in trait(self.op, "identity", {}).items():
+            params[name] = torch.where(applied, params[name], torch.full_like(params[name], value))
+        return {**params, self.column: applied}
+
+    def transform(self, images: Tensor, params: Params) -> Tensor:
+        out = self.op.transform(images, params)
+        if out.shape != images.shape:
+            raise PrelaxError(
+                f"Maybe({self.name}): the operation changes the shape {tuple(images.shape)} to {tuple(out.shape)}, "
+                "so it cannot be left out for some images; apply it to all"
+            )
+        return torch.where(per_image(params[self.column]), out, images)
+
+
+@dataclass(frozen=True)
+class Named:
+    """An operation under another name, so that a pipeline may hold two of a kind."""
+
+    op: Operation
+    name: str
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        rename = len(self.op.name)
+        return tuple(replace(target, name=self.name + target.name[rename:]) for target in self.op.targets)
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute == "op":  # not yet set (while unpickling)
+            raise AttributeError(attribute)
+        return getattr(self.op, attribute)
+
+    def make_params(self, shape: Shape, draws: Draws) -> Params:
+        return self.op.make_params(shape, draws)
+
+    def transform(self, images: Tensor, params: Params) -> Tensor:
+        return self.op.transform(images, params)

@@ -1,0 +1,211 @@
+"""A pipeline: operations one after the other, the record of what each drew, and views that can be replayed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prelax.augment.colour import Normalise
+from prelax.augment.geometry import Crop, Flip
+from prelax.augment.operation import Named, Operation, Params, Shape, trait
+from prelax.draws import Draws
+from prelax.errors import PrelaxError
+from prelax.record import Record, Target, View
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+
+
+class Pipeline:
+    """Views of a batch: every image gets its own parameters, where the batch is, and the record tells them.
+
+    >>> from prelax.augment import preset
+    >>> images = torch.randint(256, (8, 3, 32, 32), dtype=torch.uint8)
+    >>> pipeline = preset("simsiam-32")
+    >>> view = pipeline(images, 0)
+    >>> view.images.shape, view.record["crop.area"].shape
+    (torch.Size([8, 3, 32, 32]), torch.Size([8]))
+    >>> torch.equal(pipeline.replay(images, view.record), view.images)
+    True
+    """
+
+    def __init__(self, ops: Sequence[Operation]) -> None:
+        self.ops = tuple(ops)
+        names = [op.name for op in self.ops]
+        for name in names:
+            if names.count(name) > 1:
+                raise PrelaxError(
+                    f"two operations are called {name!r}; rename one: dataclasses.replace(op, name='{name}-2'), or Named(op, ...)"
+                )
+        self._sample: Callable[..., dict[str, Tensor]] = self._sample_columns
+        self._apply: Callable[..., Tensor] = self._apply_columns
+        self._compiled = False
+
+    def __repr__(self) -> str:
+        return f"Pipeline({', '.join(map(repr, self.ops))})"
+
+    @property
+    def specs(self) -> tuple[Target, ...]:
+        """All pretext targets, in the order of the operations."""
+        return tuple(target for op in self.ops for target in op.targets)
+
+    @property
+    def stages(self) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+        """The operations before the first Normalise, and the rest: a relaxed operation goes between them."""
+        cut = next((i for i, op in enumerate(self.ops) if isinstance(op, Normalise)), len(self.ops))
+        return self.ops[:cut], self.ops[cut:]
+
+    def __call__(
+        self,
+        images: Tensor,
+        generator: Draws | torch.Generator | int | None = None,
+        *,
+        dtype: torch.dtype = torch.float32,
+    ) -> View:
+        """A view of uint8 images (or floats in [0, 1]): ``images`` of the asked dtype and their ``record``."""
+        self.check(images)
+        shape: Shape = tuple(images.shape)  # type: ignore[assignment]
+        record = self.sample(shape, Draws.of(generator, shape[0], images.device))
+        return View(self.apply(images, record, dtype), record)
+
+    def sample(self, shape: Shape, draws: Draws) -> Record:
+        """What to do to a batch of this shape (B x C x H x W, before any operation), as a record."""
+        if len(draws) != shape[0]:
+            raise PrelaxError(f"draws have {len(draws)} rows for a batch of {shape[0]} images")
+        if self._compiled:  # an int key would be compiled in; a tensor is an input
+            draws = draws.on_device()
+        return Record(self._sample(shape, draws.key, draws.rows), self.specs)
+
+    def apply(self, images: Tensor, record: Record, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The view that a record describes. The input is not modified."""
+        self.check(images)
+        if dtype not in FLOATS:
+            raise PrelaxError(f"a view is float16, bfloat16 or float32, not {dtype}")
+        return self._apply(images, record.columns, dtype)
+
+    def replay(self, images: Tensor, record: Record, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The same view again, bit for bit, from its record (which may have been to disk and back)."""
+        return self.apply(images, record.map(lambda column: column.to(images.device)), dtype)
+
+    def compiled(self) -> Pipeline:
+        """This pipeline with sampling and applying fused by ``torch.compile``; eager, with one warning, where that fails."""
+        twin = Pipeline(self.ops)
+        twin._sample = _compile_or_eager(twin._sample_columns)
+        twin._apply = _compile_or_eager(twin._apply_columns)
+        twin._compiled = True
+        return twin
+
+    def check(self, images: Tensor) -> None:
+        """Refuse a batch this pipeline cannot work on, in one line."""
+        if images.ndim != 4:
+            raise PrelaxError(f"images must be B x C x H x W, got shape {tuple(images.shape)}")
+        if images.dtype != torch.uint8 and not images.dtype.is_floating_point:
+            raise PrelaxError(f"images must be uint8, or floats in [0, 1], got {images.dtype}: convert them first")
+        for op in self.ops:
+            if trait(op, "needs_rgb") and images.shape[1] != 3:
+                raise PrelaxError(
+                    f"{op.name} works on RGB and the images have {images.shape[1]} channel(s): leave it out "
+                    f"(presets do so with channels={images.shape[1]})"
+                )
+
+    def _sample_columns(self, shape: Shape, key: int | Tensor, rows: Tensor) -> dict[str, Tensor]:
+        draws = Draws(key, rows, rows.device)
+        columns = {}
+        for op in self.ops:
+            params = op.make_params(shape, draws.at(op.name))
+            columns.update({f"{op.name}.{name}": column for name, column in params.items()})
+            shape = output_shape(op, shape)
+        return columns
+
+    def _apply_columns(self, images: Tensor, columns: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
+        return run(self.ops, images, columns).to(dtype)
+
+
+def output_shape(op: Operation, shape: Shape) -> Shape:
+    """The shape after an operation; only a crop changes it, or an operation with an ``output_shape`` of its own."""
+    own = trait(op, "output_shape", None)
+    return own(shape) if own else shape
+
+
+def params_of(op: Operation, columns: dict[str, Tensor]) -> Params:
+    """An operation's own columns, without its name."""
+    start = f"{op.name}."
+    return {name[len(start) :]: column for name, column in columns.items() if name.startswith(start)}
+
+
+def run(ops: Sequence[Operation], images: Tensor, columns: dict[str, Tensor]) -> Tensor:
+    """Images after the operations; flips right after a crop cost nothing, they fold into its products."""
+    if images.dtype != torch.uint8:
+        images = images.to(torch.float32)
+    elif not ops or not trait(ops[0], "takes_uint8"):
+        images = images.to(torch.float32) / 255.0
+    ops = list(ops)
+    while ops:
+        op = ops.pop(0)
+        params = params_of(op, columns)
+        if isinstance(op, Crop):
+            flips: dict[str, Tensor] = {}
+            while ops and isinstance(ops[0], Flip) and (axis := "flip_y" if ops[0].vertical else "flip_x") not in flips:
+                flips[axis] = params_of(ops.pop(0), columns)["applied"]
+            images = op.transform(images, params, **flips)
+        else:
+            images = op.transform(images, params)
+    return images
+
+
+def relaxation(pipeline: Pipeline, op: Operation) -> Operation:
+    """The operation as a relaxed third view uses it: renamed ``relaxed-...`` if the pipeline has one of that name."""
+    return Named(op, f"relaxed-{op.name}") if any(op.name == other.name for other in pipeline.ops) else op
+
+
+def relaxed_view(
+    pipeline: Pipeline, view: View, op: Operation, images: Tensor, draws: Draws
+) -> View:
+    """The third view: view 1 with one more operation, sharing all of view 1's record.
+
+    An operation that only moves pixels (rotation, flips, jigsaw) acts on view 1's finished images; any other is put
+    between view 1's operations and its normalisation, and view 1 is made again from its record.
+
+    Args:
+        pipeline: the one that made ``view``.
+        view: view 1, finished.
+        op: the relaxed operation.
+        images: the batch view 1 was made of (not looked at if the operation only moves pixels).
+        draws: where the operation's parameters come from, for example ``draws.at("view", 3)``.
+    """
+    op = relaxation(pipeline, op)
+    shape: Shape = tuple(view.images.shape)  # type: ignore[assignment]
+    params = op.make_params(shape, draws.at(op.name))
+    record = view.record.then(Record({f"{op.name}.{name}": c for name, c in params.items()}, op.targets))
+    if trait(op, "moves_pixels"):
+        return View(op.transform(view.images, params), record)
+    before, after = pipeline.stages
+    relaxed = run((*before, op, *after), images, record.columns)
+    return View(relaxed.to(view.images.dtype), record)
+
+
+def _compile_or_eager(function: Callable[..., Any]) -> Callable[..., Any]:
+    fused = torch.compile(function, fullgraph=True, dynamic=False)
+    works: list[bool] = []
+
+    def call(*args: Any) -> Any:
+        if works == [False]:
+            return function(*args)
+        try:
+            out = fused(*args)
+        except Exception as error:
+            if works:  # it compiled before: the fault is the caller's
+                raise
+            out = function(*args)  # the same fault in plain words, if it is one of the input
+            works.append(False)
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            warnings.warn(f"torch.compile failed ({reason}); augmenting without it, slower", stacklevel=3)
+            return out
+        if not works:
+            works.append(True)
+        return out
+
+    return call

@@ -1,0 +1,183 @@
+"""Pipelines and operations by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+from prelax.augment.colour import Grey, Invert, Jitter, Normalise, Solarise
+from prelax.augment.filters import Blur, Erase, Noise
+from prelax.augment.geometry import Crop, Flip, QuarterTurn
+from prelax.augment.operation import Maybe, Operation, trait
+from prelax.augment.pipeline import Pipeline
+from prelax.augment.rearrange import FreeRotation, Jigsaw
+from prelax.errors import PrelaxError
+
+CIFAR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+DIGITS = ((0.3053,), (0.3189,))  # scikit-learn's digits, enlarged from 8 to 16 pixels
+
+_BUILDERS: dict[str, Callable[..., Operation]] = {
+    "crop": Crop,
+    "flip": Flip,
+    "vertical-flip": lambda **options: Flip(vertical=True, **options),
+    "rotation": QuarterTurn,
+    "free-rotation": FreeRotation,
+    "jigsaw": Jigsaw,
+    "jitter": Jitter,
+    "grey": Grey,
+    "solarise": Solarise,
+    "invert": Invert,
+    "blur": Blur,
+    "erase": Erase,
+    "noise": Noise,
+    "normalise": Normalise,
+}
+
+OPERATIONS: dict[str, str] = {
+    "crop": "random resized crop, bilinear or bicubic, antialiased; centre, area and aspect ratio are targets",
+    "flip": "left-right mirror image",
+    "vertical-flip": "upside-down mirror image",
+    "rotation": "quarter turns, clockwise and exact; a 4-way target",
+    "free-rotation": "rotation by any angle up to a limit; the angle is a target",
+    "jigsaw": "tiles that change places; the permutation is a k-way target",
+    "jitter": "brightness, contrast, saturation and hue in a random order per image; four factors are targets",
+    "grey": "greyscale",
+    "solarise": "levels above a threshold inverted",
+    "invert": "the negative",
+    "blur": "Gaussian blur",
+    "erase": "cutout: a box painted over; its centre and area are targets",
+    "noise": "Gaussian noise; its strength is a target",
+    "normalise": "mean and standard deviation per channel; the last step, draws nothing",
+}
+
+PRESETS: dict[str, str] = {
+    "simsiam-32": "SimSiam on 32 px: crop 0.2-1, flip, jitter, grey",
+    "simsiam-224": "SimSiam on 224 px: the same with blur (MoCo v2's recipe)",
+    "byol-128": "BYOL on 128 px: bicubic crop 0.08-1, flip, jitter, grey; blur and solarise differ between the views",
+    "byol-224": "BYOL on 224 px: the same at its original size",
+    "digits": "small grey images with an up and a left: crop 0.4-1 and a little noise, 16 px, one channel",
+    "medical": "mild, for scans: crop 0.6-1, flip, small rotations, soft contrast, noise; 224 px",
+    "satellite": "mild, for images from above: crop 0.4-1, flips, quarter turns, soft colour; 224 px",
+}
+
+
+def _simsiam_32(size: int) -> tuple[list[Operation], ...]:
+    return ([Crop(size, (0.2, 1.0)), Flip(), Jitter(0.4, 0.4, 0.4, 0.1, p=0.8), Grey(0.2), Normalise(*CIFAR)],)
+
+
+def _simsiam_224(size: int) -> tuple[list[Operation], ...]:
+    # Order and strengths of SimSiam's ImageNet script, where blur precedes the flip: mirrored first it is the same blur.
+    ops = [Crop(size, (0.2, 1.0)), Flip(), Jitter(0.4, 0.4, 0.4, 0.1, p=0.8), Grey(0.2), Blur(p=0.5), Normalise(*IMAGENET)]
+    return (ops,)
+
+
+def _byol(size: int) -> tuple[list[Operation], ...]:
+    def view(blur: float, solarise: float) -> list[Operation]:
+        return [
+            Crop(size, (0.08, 1.0), interpolation="bicubic"),
+            Flip(),
+            Jitter(0.4, 0.4, 0.2, 0.1, p=0.8),
+            Grey(0.2),
+            Blur(p=blur),
+            Solarise(p=solarise),
+            Normalise(*IMAGENET),
+        ]
+
+    return view(1.0, 0.0), view(0.1, 0.2)
+
+
+def _digits(size: int) -> tuple[list[Operation], ...]:
+    return ([Crop(size, (0.4, 1.0)), Noise((0.0, 0.1)), Normalise(*DIGITS)],)
+
+
+def _medical(size: int) -> tuple[list[Operation], ...]:
+    ops: list[Operation] = [
+        Crop(size, (0.6, 1.0)),
+        Flip(),
+        Maybe(FreeRotation(10.0), 0.5),
+        Jitter(0.2, 0.2, 0.0, 0.0, p=0.5),
+        Blur(sigma=(0.1, 1.0), p=0.2),
+        Noise((0.0, 0.03)),
+        Normalise(*IMAGENET),
+    ]
+    return (ops,)
+
+
+def _satellite(size: int) -> tuple[list[Operation], ...]:
+    ops: list[Operation] = [
+        Crop(size, (0.4, 1.0)),
+        Flip(),
+        Flip(vertical=True),
+        QuarterTurn(),
+        Jitter(0.2, 0.2, 0.2, 0.02, p=0.5),
+        Blur(sigma=(0.1, 1.0), p=0.1),
+        Normalise(*IMAGENET),
+    ]
+    return (ops,)
+
+
+_VIEWS: dict[str, tuple[Callable[[int], tuple[list[Operation], ...]], int]] = {
+    "simsiam-32": (_simsiam_32, 32),
+    "simsiam-224": (_simsiam_224, 224),
+    "byol-128": (_byol, 128),
+    "byol-224": (_byol, 224),
+    "digits": (_digits, 16),
+    "medical": (_medical, 224),
+    "satellite": (_satellite, 224),
+}
+
+
+def _unknown(name: str, known: dict[str, Any], what: str) -> PrelaxError:
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}"
+    return PrelaxError(f"no {what} is called {name!r}: {hint}")
+
+
+def presets(name: str, size: int | None = None, channels: int = 3) -> tuple[Pipeline, Pipeline]:
+    """The pipelines of view 1 and view 2; the same one twice where the preset is symmetric.
+
+    >>> one, two = presets("byol-128")
+    >>> one.ops[4].p, two.ops[4].p
+    (1.0, 0.1)
+
+    Args:
+        size: side of the views, if not the preset's own.
+        channels: of the images; operations that need RGB are left out for other than 3.
+    """
+    if name not in _VIEWS:
+        raise _unknown(name, PRESETS, "preset")
+    build, own_size = _VIEWS[name]
+    views = [Pipeline([_fit(op, channels) for op in ops if channels == 3 or not trait(op, "needs_rgb")])
+             for ops in build(size or own_size)]
+    return views[0], views[-1]
+
+
+def preset(name: str, size: int | None = None, channels: int = 3) -> Pipeline:
+    """The one pipeline of a symmetric preset."""
+    one, two = presets(name, size, channels)
+    if one is not two:
+        raise PrelaxError(f"{name} has a pipeline for each view: use `one, two = presets({name!r})`")
+    return one
+
+
+def operation(name: str, **options: Any) -> Operation:
+    """An operation by name, for example ``operation("jigsaw", grid=3)``.
+
+    >>> operation("rotation").targets[0].classes
+    4
+    """
+    if name not in _BUILDERS:
+        raise _unknown(name, OPERATIONS, "augmentation")
+    try:
+        return _BUILDERS[name](**options)
+    except TypeError as error:
+        raise PrelaxError(f"augmentation {name}: {str(error).split('()')[-1].strip()}") from None
+
+
+def _fit(op: Operation, channels: int) -> Operation:
+    """Normalise with as many channels as the images have."""
+    if isinstance(op, Normalise) and len(op.mean) != channels:
+        return Normalise((sum(op.mean) / len(op.mean),), (sum(op.std) / len(op.std),))
+    return op
