@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ class MLP(nn.Module):
 
     def __init__(self, sizes: Sequence[int], last_norm: bool = False) -> None:
         super().__init__()
-        pairs = list(zip(sizes[:-1], sizes[1:], strict=True))
+        pairs = list(itertools.pairwise(sizes))
         last = len(pairs) - 1
         # A Linear followed by BatchNorm needs no bias: the mean takes it away.
         self.linears = nn.ModuleList(

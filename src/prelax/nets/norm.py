@@ -75,7 +75,7 @@ def _track(norm: nn.modules.batchnorm._BatchNorm, mean: Tensor, var: Tensor, cou
 
 
 class ViewNorm2d(nn.BatchNorm2d):
-    """``nn.BatchNorm2d`` whose batch may hold several views (``views``) one after another; the state dict is the same."""
+    """``nn.BatchNorm2d`` whose batch may hold several views one after another; its state dict is the same."""
 
     views = 1
 

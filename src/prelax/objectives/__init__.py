@@ -1,0 +1,22 @@
+"""Terms (sim, r2s, margin, nt-xent, PL) and the methods made of them."""
+
+from prelax.objectives.methods import METHODS, Method, Term, ViewSpec, base_of, loss_scale, method, terms
+from prelax.objectives.pretext import PretextLoss
+from prelax.objectives.terms import distance, margin, nt_xent, r2s, sim
+
+__all__ = [
+    "METHODS",
+    "Method",
+    "PretextLoss",
+    "Term",
+    "ViewSpec",
+    "base_of",
+    "distance",
+    "loss_scale",
+    "margin",
+    "method",
+    "nt_xent",
+    "r2s",
+    "sim",
+    "terms",
+]

@@ -1,0 +1,257 @@
+"""Every method as data: the views it takes and the weighted terms it sums. Adding a row is adding a line.
+
+A view is (draw, relaxed): views of one draw share all of its record; a relaxed view carries one more augmentation
+(``method.relax``, rotation by default). Views are numbered from 1 as in the paper. A term names the views it reads:
+
+    sim      (i, k)      ||G(z_i) - z_k||^2                       similarity; NT-Xent on a SimCLR base
+    margin   (i, k)      max(||G(z_i) - z_k||^2 - eta, 0)
+    relax    (i, j, k)   ||G(z_i) - alpha G(z_i - z_j) - z_k||^2  R2S is (1, 2, 2), R3S is (3, 1, 2)
+    pl       (i, j)      H(z_i - z_j) against what the pipeline drew for view i
+    relaxpl  (i, j)      H(z_i - z_j) against what the relaxed augmentation drew for view i
+    predict  (i,)        H(backbone features of view i) against what the relaxed augmentation drew
+    compare  (i, j)      H(features of i, features of j) against the difference of what the pipeline drew (AugSelf)
+    classify (i,)        H(backbone features of view i) against the label
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from prelax.config import MethodSettings, nearest
+from prelax.errors import PrelaxError
+
+
+@dataclass(frozen=True)
+class ViewSpec:
+    """One view: which draw of the pipeline it shows, and whether the relaxed augmentation is on top of it."""
+
+    draw: int
+    relaxed: bool = False
+
+
+@dataclass(frozen=True)
+class Term:
+    """A weighted term. ``weight`` is a factor times a coefficient of ``MethodSettings`` (or 1)."""
+
+    name: str
+    kind: str
+    views: tuple[int, ...]
+    factor: float = 1.0
+    coefficient: str | None = None
+    alpha: str = "alpha"
+    constraint: bool = False  # the paper's similarity constraint, which `method.similarity=both` doubles
+
+    def weight(self, settings: MethodSettings) -> float:
+        return self.factor * (1.0 if self.coefficient is None else coefficient(settings, self.coefficient))
+
+
+@dataclass(frozen=True)
+class Method:
+    """A line of the table."""
+
+    line: str
+    equation: str
+    views: tuple[ViewSpec, ...]
+    terms: tuple[Term, ...]
+    base: str | None = None  # fixed by the method; None: `method.base`
+    family: str = "prelax"
+
+
+ONE, TWO = ViewSpec(1), ViewSpec(2)
+THREE = ViewSpec(1, relaxed=True)
+
+SIM_12 = Term("sim", "sim", (1, 2))
+SIM_21 = Term("sim", "sim", (2, 1))
+SIM = Term("sim", "sim", (2, 1), coefficient="beta", constraint=True)
+R2S = Term("r2s", "relax", (1, 2, 2))
+R3S = Term("r3s", "relax", (3, 1, 2), alpha="alpha2")
+PL = Term("pl", "pl", (1, 2), coefficient="gamma")
+ROTPL = Term("rotpl", "relaxpl", (3, 1), coefficient="gamma2")
+
+
+def half(term: Term) -> Term:
+    return replace(term, factor=term.factor / 2)
+
+
+METHODS: dict[str, Method] = {
+    # -- bases
+    "simsiam": Method(
+        "SimSiam: two views predict each other, targets without gradient",
+        "sim(1>2) + sim(2>1)",
+        (ONE, TWO),
+        (SIM_12, SIM_21),
+        base="simsiam",
+        family="base",
+    ),
+    "byol": Method(
+        "BYOL: two views predict each other's embedding by a moving-average network",
+        "sim(1>2) + sim(2>1), target phi <- tau phi + (1 - tau) theta",
+        (ONE, TWO),
+        (SIM_12, SIM_21),
+        base="byol",
+        family="base",
+    ),
+    "simclr": Method(
+        "SimCLR: two views find each other among all other images of the batch",
+        "NT-Xent(1>2) + NT-Xent(2>1)",
+        (ONE, TWO),
+        (SIM_12, SIM_21),
+        base="simclr",
+        family="base",
+    ),
+    # -- the paper's method
+    "prelax-std": Method(
+        "Prelax on the base's own augmentations",
+        "R2S(1>2) + gamma PL(r12; t1) + beta sim(2>1)",
+        (ONE, TWO),
+        (R2S, PL, SIM),
+    ),
+    "prelax-rot": Method(
+        "Prelax with a third, rotated view (or any other: method.relax)",
+        "R3S(3>2) + gamma RotPL(r31; a) + beta sim(2>1)",
+        (ONE, TWO, THREE),
+        (R3S, ROTPL, SIM),
+    ),
+    "prelax-all": Method(
+        "Prelax with both: half of std's and half of rot's relaxation",
+        "(R2S(1>2) + R3S(3>2))/2 + gamma/2 PL(r12; t1) + gamma/2 RotPL(r31; a) + beta sim(2>1)",
+        (ONE, TWO, THREE),
+        (half(R2S), half(R3S), half(PL), half(ROTPL), SIM),
+    ),
+    # -- Tab. 3b: what each part does
+    "sim+pl": Method(
+        "ablation: residual told its pretext, no relaxation",
+        "sim(1>2) + sim(2>1) + gamma PL(r12; t1)",
+        (ONE, TWO),
+        (SIM_12, SIM_21, PL),
+        family="ablation",
+    ),
+    "sim+r2s": Method(
+        "ablation: relaxed, the residual untold",
+        "R2S(1>2) + beta sim(2>1)",
+        (ONE, TWO),
+        (R2S, SIM),
+        family="ablation",
+    ),
+    "r2s+pl": Method(
+        "ablation: no similarity constraint",
+        "R2S(1>2) + gamma PL(r12; t1)",
+        (ONE, TWO),
+        (R2S, PL),
+        family="ablation",
+    ),
+    "sim+rotpl": Method(
+        "ablation: rotated view's residual told its angle, no relaxation",
+        "sim(1>2) + sim(2>1) + gamma RotPL(r31; a)",
+        (ONE, TWO, THREE),
+        (SIM_12, SIM_21, ROTPL),
+        family="ablation",
+    ),
+    "sim+r3s": Method(
+        "ablation: rotated view relaxed, its residual untold",
+        "R3S(3>2) + beta sim(2>1)",
+        (ONE, TWO, THREE),
+        (R3S, SIM),
+        family="ablation",
+    ),
+    "r3s+rotpl": Method(
+        "ablation: rotated view, no similarity constraint",
+        "R3S(3>2) + gamma RotPL(r31; a)",
+        (ONE, TWO, THREE),
+        (R3S, ROTPL),
+        family="ablation",
+    ),
+    # -- Tab. 3a: other ways to relax, or to use rotation
+    "simsiam-margin": Method(
+        "SimSiam that tolerates a fixed mismatch eta",
+        "max(sim(1>2) - eta, 0) + max(sim(2>1) - eta, 0)",
+        (ONE, TWO),
+        (Term("margin", "margin", (1, 2)), Term("margin", "margin", (2, 1))),
+        base="simsiam",
+        family="option",
+    ),
+    "simsiam-rotation-aug": Method(
+        "SimSiam with the relaxed augmentation as an ordinary one",
+        "sim(1>2) + sim(2>1), both views rotated",
+        (ViewSpec(1, relaxed=True), ViewSpec(2, relaxed=True)),
+        (SIM_12, SIM_21),
+        base="simsiam",
+        family="option",
+    ),
+    "simsiam-rotation-loss": Method(
+        "SimSiam and, beside it, the angle read off the backbone's features of a rotated view",
+        "sim(1>2) + sim(2>1) + gamma CE(H(h3), a)",
+        (ONE, TWO, THREE),
+        (SIM_12, SIM_21, Term("rotation", "predict", (3,), coefficient="gamma2")),
+        base="simsiam",
+        family="option",
+    ),
+    "rotation": Method(
+        "Rotation (Gidaris et al. 2018): the angle read off the backbone's features, nothing else",
+        "CE(H(h), a) over four rotated copies",
+        (ViewSpec(1, relaxed=True),) * 4,
+        tuple(Term("rotation", "predict", (i,), factor=0.25) for i in (1, 2, 3, 4)),
+        base="simsiam",
+        family="option",
+    ),
+    "supervised": Method(
+        "labels and the same augmentations: the upper reference",
+        "CE(H(h1), label)",
+        (ONE,),
+        (Term("classify", "classify", (1,)),),
+        base="simsiam",
+        family="option",
+    ),
+    # -- peers
+    "augself": Method(
+        "AugSelf (Lee et al. 2021): the difference of augmentation parameters read off two features, beside the base",
+        "sim(1>2) + sim(2>1) + gamma compare(h1, h2; t1 - t2)",
+        (ONE, TWO),
+        (SIM_12, SIM_21, Term("augself", "compare", (1, 2), coefficient="gamma")),
+        family="peer",
+    ),
+}
+
+
+def method(name: str) -> Method:
+    """A line of the table by name."""
+    if name not in METHODS:
+        raise PrelaxError(f"no method {name!r}{nearest(name, METHODS)}")
+    return METHODS[name]
+
+
+def base_of(settings: MethodSettings) -> str:
+    """What the method stands on: fixed by its line, or ``method.base``."""
+    return method(settings.name).base or settings.base
+
+
+def coefficient(settings: MethodSettings, name: str) -> float:
+    """A coefficient by its name; those of the relaxed view default to those of the standard one."""
+    if name == "alpha2" and settings.alpha2 is None:
+        return settings.alpha
+    if name == "gamma2" and settings.gamma2 is None:
+        return settings.gamma
+    return float(getattr(settings, name))
+
+
+def terms(settings: MethodSettings) -> list[Term]:
+    """The method's terms as they are computed: the similarity constraint in one direction or both, r12 or r21."""
+    found: list[Term] = []
+    for term in method(settings.name).terms:
+        found.append(term)
+        if term.constraint and settings.similarity == "both":
+            found.append(replace(term, views=term.views[::-1]))
+    return found
+
+
+def loss_scale(settings: MethodSettings) -> float:
+    """What the printed sum is multiplied by.
+
+    A quarter makes SimSiam's two squared distances its own mean of two negative cosines; a half makes two directions
+    of NT-Xent their mean; BYOL's own loss is the sum as printed. Losses of labels and angles alone are not distances.
+    """
+    if settings.loss_scale is not None:
+        return settings.loss_scale
+    if settings.name in ("supervised", "rotation"):
+        return 1.0
+    return {"simsiam": 0.25, "byol": 1.0, "simclr": 0.5}[base_of(settings)]

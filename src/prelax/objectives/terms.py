@@ -1,0 +1,74 @@
+"""The terms of the paper's objectives, as plain functions of embeddings.
+
+Squared distances are between unit vectors, as printed in the paper: ||p - z||^2 = 2 - 2 cos(p, z), between 0 and 4.
+SimSiam's own loss is the mean of two negative cosines, a quarter of the sum of two such distances (less a constant):
+``method.loss_scale`` brings whole objectives to that scale.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def distance(p: Tensor, z: Tensor) -> Tensor:
+    """Squared distance of two batches of vectors once both are of length one: B x D, B x D > B."""
+    return 2.0 - 2.0 * F.cosine_similarity(p, z, dim=-1, eps=1e-12)
+
+
+def sim(p: Tensor, z: Tensor) -> Tensor:
+    """Similarity loss (Eq. 1): a prediction against the other view's target.
+
+    >>> sim(torch.eye(2), torch.eye(2)).item()
+    0.0
+    """
+    return distance(p, z).mean()
+
+
+def r2s(p1: Tensor, g_r: Tensor, z2: Tensor, alpha: float = 1.0) -> Tensor:
+    """Residual relaxed similarity (Eq. 5): ||G(z1) - alpha G(r) - z2||^2.
+
+    With the prediction of the relaxed view and the residual between it and the view it was made from, this is R3S.
+
+    Args:
+        p1: G(z1), B x D.
+        g_r: G(r), B x D.
+        z2: the target, B x D.
+        alpha: 0 is exact alignment (plain similarity), 1 identity alignment.
+    """
+    return distance(p1 - alpha * g_r, z2).mean()
+
+
+def margin(p: Tensor, z: Tensor, eta: float = 0.5) -> Tensor:
+    """Margin-relaxed similarity (Eq. 9): a mismatch up to eta costs nothing."""
+    return (distance(p, z) - eta).clamp_min(0.0).mean()
+
+
+def nt_xent(q: Tensor, z: Tensor, temperature: float = 0.5) -> Tensor:
+    """SimCLR's loss from one view to the other: q_i must find z_i among all other q and z of the batch.
+
+    NT-Xent is the mean of ``nt_xent(z1, z2)`` and ``nt_xent(z2, z1)``. With several processes the others' embeddings
+    are gathered, with gradient.
+    """
+    q, z = F.normalize(q.float(), dim=-1), F.normalize(z.float(), dim=-1)
+    all_q, all_z, first = _gather(q), _gather(z), 0
+    if all_q.shape[0] != q.shape[0]:
+        first = dist.get_rank() * q.shape[0]
+    here = torch.arange(q.shape[0], device=q.device)
+    among_z = q @ all_z.T / temperature  # B x N
+    among_q = q @ all_q.T / temperature  # B x N
+    mask = torch.zeros_like(among_q, dtype=torch.bool)
+    mask[here, here + first] = True
+    among_q = among_q.masked_fill(mask, float("-inf"))  # an embedding is not its own negative
+    return F.cross_entropy(torch.cat([among_z, among_q], dim=1), here + first)
+
+
+def _gather(x: Tensor) -> Tensor:
+    """The rows of every process, with gradient."""
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return x
+    from torch.distributed.nn.functional import all_gather
+
+    return torch.cat(all_gather(x))

@@ -1,0 +1,20 @@
+"""The loop, optimisers, schedules, checkpoints, several processes."""
+
+from prelax.train.engine import Engine, choose_device, effective_rank
+from prelax.train.optim import LARS, lr_schedule, tau_schedule
+from prelax.train.pretrain import pretrain
+from prelax.train.step import Objective, Views
+from prelax.train.views import ViewMaker
+
+__all__ = [
+    "LARS",
+    "Engine",
+    "Objective",
+    "ViewMaker",
+    "Views",
+    "choose_device",
+    "effective_rank",
+    "lr_schedule",
+    "pretrain",
+    "tau_schedule",
+]

@@ -1,0 +1,280 @@
+"""The loop's inside: pixels, views, objective, backward and optimiser for one epoch after another.
+
+On CUDA the whole step is captured once as a graph and replayed: drawing the views, all terms, backward, the optimiser
+and the moving average are one launch, the order of images and the schedules are on the device, and what is measured
+is read back once an epoch. On the CPU the same step runs plainly.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from prelax.config import Settings
+from prelax.data import ImageSet, Store, order
+from prelax.errors import PrelaxError
+from prelax.train.optim import lr_schedule, optimizer, tau_schedule
+from prelax.train.processes import Process
+from prelax.train.step import Objective
+from prelax.train.views import ViewMaker
+
+EAGER_STEPS = 3  # real steps before a capture: they compile, choose convolution algorithms and make optimiser state
+
+
+class Engine:
+    """A method's weights on a device, and how they change.
+
+    Args:
+        settings: everything.
+        images: the training set.
+        device: where to train.
+        process: this process among those that train together.
+    """
+
+    def __init__(self, settings: Settings, images: ImageSet, device: torch.device, process: Process) -> None:
+        self.settings, self.device, self.process = settings, device, process
+        self.images = len(images)
+        train = settings.train
+        self.batch = min(train.batch_size, self.images)
+        if self.batch % process.world:
+            raise PrelaxError(f"train.batch_size={self.batch} does not divide among {process.world} processes")
+        if self.batch // process.world < 2:
+            raise PrelaxError(
+                f"{settings.data.source} has {self.images} image(s): training needs at least two a process"
+            )
+        self.steps = self.images // self.batch
+        self.bfloat16 = precision(settings, device)
+        channels, side = int(images.images.shape[1]), int(images.images.shape[-1])
+        self.maker = ViewMaker(settings, channels, side, device)
+        if settings.method.name == "supervised" and images.labels is None:
+            raise PrelaxError(f"method supervised needs labels, and {settings.data.source} has none")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.seed)
+            self.objective = Objective(
+                settings, channels, self.maker.size, self.maker.specs, self.maker.relaxed_specs, len(images.classes)
+            ).to(device)
+        self.store = Store(images.images, device, settings.data.store)
+        self.labels = images.labels.to(device) if images.labels is not None else None
+        self.optimizer = optimizer(self.objective.network, train, device)
+        self.rates = lr_schedule(train, self.steps)
+        self.taus = tau_schedule(settings.method.tau, train.epochs * self.steps)
+        self.sums: dict[str, Tensor] = {}
+        self.last_z: Tensor | None = None
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.module: nn.Module = self.objective
+        self._prepare()
+
+    @property
+    def network(self) -> nn.Module:
+        return self.objective.network
+
+    def _prepare(self) -> None:
+        """Precision, memory layout, compilation and the wrapping for several processes."""
+        cuda = self.device.type == "cuda"
+        self.objective.together = cuda or self.process.world > 1
+        self.objective.autocast = self.bfloat16
+        if cuda:
+            torch.backends.cudnn.benchmark = True
+            torch.backends.cuda.matmul.allow_tf32 = True  # heads; the augmentation's products guard themselves
+            self.objective.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.maker.memory_format = torch.channels_last
+            self.maker.dtype = torch.bfloat16 if self.bfloat16 else torch.float32
+        wanted = self.settings.train.compile
+        self.fused = wanted == "always" or (wanted == "auto" and cuda)
+        if self.fused:
+            for encoder in (self.objective.network.online, self.objective.network.target):
+                if encoder is not None:
+                    encoder.backbone.compile(dynamic=False)
+        if self.process.world > 1:
+            self.module = DistributedDataParallel(
+                self.objective,
+                device_ids=[self.device.index] if cuda else None,
+                broadcast_buffers=False,  # statistics are already synchronised
+                find_unused_parameters=not self.objective.needs_g,
+            )
+        # The inputs of a captured step: the graph reads these very tensors.
+        local = self.batch // self.process.world
+        self.ids = torch.zeros(local, dtype=torch.int64, device=self.device)
+        self.epoch = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.tau = torch.tensor(self.settings.method.tau, device=self.device)
+        self.pixels: Tensor | None = None
+        self.capture = cuda and self.fused and self.process.world == 1
+        if cuda:
+            self.rate_table = torch.tensor(self.rates, dtype=torch.float32, device=self.device)
+            self.tau_table = torch.tensor(self.taus, dtype=torch.float32, device=self.device)
+
+    # -- an epoch ----------------------------------------------------------------------------------------------------
+
+    def run_epoch(self, epoch: int, first: int, after_step: Callable[[int], bool]) -> int:
+        """Trains from step ``first`` of an epoch; returns the step it came to (all, unless ``after_step`` said stop)."""
+        if first == 0:
+            self.sums = {}
+        ids = order(self.settings.seed, epoch, self.images)[: self.steps * self.batch].view(self.steps, -1)
+        local = self.batch // self.process.world
+        mine = ids[:, self.process.rank * local : (self.process.rank + 1) * local].contiguous()
+        self.epoch.fill_(epoch)
+        on_device = mine.to(self.device)
+        feed = None if self.store.where == "device" else self.store.batches(mine[first:].flatten(), local)
+        for step in range(first, self.steps):
+            self.set_rates((epoch - 1) * self.steps + step)
+            self.ids.copy_(on_device[step])
+            if feed is not None:
+                pixels = next(feed)[1]
+                if self.pixels is None:
+                    self.pixels = pixels.clone()
+                self.pixels.copy_(pixels, non_blocking=True)
+            self.take_step()
+            if after_step(step + 1):
+                return step + 1
+        return self.steps
+
+    def set_rates(self, step: int) -> None:
+        """The learning rate and the target's decay of a step of the run."""
+        constant = max(self.rates) if self.settings.train.warmup_epochs == 0 else None
+        for group in self.optimizer.param_groups:
+            fixed = group["constant"] and (constant is not None or step >= self.warm_steps)
+            if isinstance(group["lr"], Tensor):
+                group["lr"].copy_(self.rate_table.max() if fixed else self.rate_table[step])
+            else:
+                group["lr"] = max(self.rates) if fixed else self.rates[step]
+        if self.device.type == "cuda":
+            self.tau.copy_(self.tau_table[step])
+        else:
+            self.tau.fill_(self.taus[step])
+
+    @property
+    def warm_steps(self) -> int:
+        return round(self.settings.train.warmup_epochs * self.steps)
+
+    def take_step(self) -> None:
+        """One step of training, replayed if it was captured."""
+        if not self.capture:
+            self.compute()
+        elif self.graph is not None:
+            self.graph.replay()
+        elif self._eager_left > 0:
+            self._eager_left -= 1
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                self.compute()
+            torch.cuda.current_stream().wait_stream(side)
+        else:
+            graph = torch.cuda.CUDAGraph()
+            torch.cuda.synchronize()
+            self.optimizer.zero_grad(set_to_none=True)
+            with torch.cuda.graph(graph):
+                self.compute()
+            self.graph = graph
+            graph.replay()  # capturing only records
+
+    _eager_left = EAGER_STEPS
+
+    def compute(self) -> None:
+        """Views, objective, backward, optimiser, moving average, measurements: no waiting for the device."""
+        self.optimizer.zero_grad(set_to_none=True)
+        pixels = self.pixels if self.pixels is not None else self.store.batch(self.ids)
+        labels = self.labels[self.ids] if self.labels is not None else None
+        views = self.maker(pixels, self.ids, self.epoch, labels)
+        loss, seen = self.module(views)
+        loss.backward()
+        self.optimizer.step()
+        self.objective.network.follow(self.tau)
+        z = seen.pop("z")
+        for name, value in seen.items():
+            if name not in self.sums:
+                self.sums[name] = torch.zeros((), device=self.device)
+            self.sums[name].add_(value)
+        if self.last_z is None:
+            self.last_z = torch.zeros_like(z)
+        self.last_z.copy_(z)
+
+    # -- what is read back -------------------------------------------------------------------------------------------
+
+    def measurements(self, steps: int) -> dict[str, float]:
+        """Means over the epoch's steps, and the effective rank of the last batch; waits for the device."""
+        names = sorted(self.sums)
+        values = torch.stack([self.sums[name] for name in names]) / max(steps, 1)
+        if self.process.world > 1:
+            torch.distributed.all_reduce(values)
+            values /= self.process.world
+        found = dict(zip(names, values.tolist(), strict=True))
+        assert self.last_z is not None
+        found["effective_rank"] = effective_rank(self.last_z)
+        found["lr"] = self.rates[-1]
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """Everything that training changes."""
+        return {
+            "network": self.objective.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "sums": {name: value.clone() for name, value in self.sums.items()},
+            "last_z": self.last_z,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Takes a state back, in place."""
+        try:
+            self.objective.network.load_state_dict(state["network"])
+        except RuntimeError as error:
+            first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+            raise PrelaxError(f"the checkpoint is of another model: {first}") from None
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.sums = {name: value.to(self.device) for name, value in state["sums"].items()}
+        self.last_z = state["last_z"].to(self.device) if state["last_z"] is not None else None
+
+
+def effective_rank(z: Tensor) -> float:
+    """Over how many directions embeddings spread: exp of the entropy of their covariance's spectrum.
+
+    >>> round(effective_rank(torch.eye(4)), 3)  # centred, four points span three directions
+    3.0
+    """
+    z = z.double() - z.double().mean(dim=0)
+    gram = z @ z.T if z.shape[0] <= z.shape[1] else z.T @ z
+    if not torch.isfinite(gram).all():
+        return math.nan
+    values = torch.linalg.eigvalsh(gram).clamp_min(0)
+    share = values / values.sum().clamp_min(1e-300)
+    share = share[share > 0]
+    return float(torch.exp(-(share * share.log()).sum()))
+
+
+def precision(settings: Settings, device: torch.device) -> bool:
+    """Whether to compute in bfloat16. Refused on a CPU: some advertise it and die of an illegal instruction."""
+    if settings.train.precision == "bfloat16" and device.type == "cpu":
+        raise PrelaxError("train.precision=bfloat16 is for CUDA devices; on the CPU use float32")
+    return device.type == "cuda" and settings.train.precision in ("auto", "bfloat16")
+
+
+def choose_device(name: str, process: Process | None = None) -> torch.device:
+    """The device a setting names: ``auto`` is CUDA where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise PrelaxError(f"train.device={name}: use auto, cpu, cuda or cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise PrelaxError(f"train.device={name}: use auto, cpu, cuda or cuda:N")
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise PrelaxError(f"train.device={name}: this machine has no CUDA device; use train.device=cpu")
+        index = process.local if process and process.world > 1 else device.index or 0
+        if index >= torch.cuda.device_count():
+            raise PrelaxError(f"train.device={name}: this machine has {torch.cuda.device_count()} CUDA device(s)")
+        return torch.device("cuda", index)
+    return device
+
+
+def stopwatch() -> Callable[[], float]:
+    """Seconds since it was made."""
+    start = time.perf_counter()
+    return lambda: time.perf_counter() - start

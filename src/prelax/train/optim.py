@@ -1,0 +1,112 @@
+"""Optimisers and their schedules: rates are computed for every step ahead, so that a step needs nothing from the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from prelax.config import TrainSettings
+
+
+class LARS(torch.optim.Optimizer):
+    """SGD whose step for each weight is in proportion to that weight's length (You et al. 2017).
+
+    Groups with ``adapt=False`` (biases and norms) take plain momentum steps. As BYOL has it: decay is added to the
+    gradient, the adapted gradient enters the momentum, and the rate multiplies what comes out.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust: float = 1e-3,
+        adapt: bool = True,
+    ) -> None:
+        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust, adapt=adapt))
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            weights = [w for w in group["params"] if w.grad is not None]
+            if not weights:
+                continue
+            grads = [w.grad for w in weights]
+            if group["weight_decay"]:
+                grads = torch._foreach_add(grads, weights, alpha=group["weight_decay"])
+            if group["adapt"]:
+                lengths, steps = torch._foreach_norm(weights), torch._foreach_norm(grads)
+                ratios = [
+                    torch.where((w > 0) & (g > 0), group["trust"] * w / g, 1.0)
+                    for w, g in zip(lengths, steps, strict=True)
+                ]
+                grads = torch._foreach_mul(grads, ratios)
+            for w in weights:
+                if "momentum_buffer" not in self.state[w]:
+                    self.state[w]["momentum_buffer"] = torch.zeros_like(w)
+            buffers = [self.state[w]["momentum_buffer"] for w in weights]
+            torch._foreach_mul_(buffers, group["momentum"])
+            torch._foreach_add_(buffers, grads)
+            torch._foreach_sub_(weights, torch._foreach_mul(buffers, group["lr"]))
+
+
+def groups(network: nn.Module, settings: TrainSettings) -> list[dict[str, Any]]:
+    """The weights in groups: the predictor apart when its rate is constant, biases and norms apart for LARS."""
+    found: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for name, weight in network.named_parameters():
+        if weight.requires_grad:
+            constant = settings.predictor_lr == "constant" and "predictor." in name
+            plain = settings.optimizer == "lars" and weight.ndim <= 1
+            found.setdefault((constant, plain), []).append(weight)
+    return [
+        {"params": weights, "constant": constant, **({"adapt": False, "weight_decay": 0.0} if plain else {})}
+        for (constant, plain), weights in sorted(found.items())
+    ]
+
+
+def optimizer(network: nn.Module, settings: TrainSettings, device: torch.device) -> torch.optim.Optimizer:
+    """The optimiser of the settings. On CUDA its rates are tensors, so that a captured step can change them."""
+    cuda = device.type == "cuda"
+    parts: Iterable[dict[str, Any]] = groups(network, settings)
+    rate = peak_lr(settings)
+    for part in parts:
+        part["lr"] = torch.tensor(rate, device=device) if cuda else rate
+    decay = settings.weight_decay
+    if settings.optimizer == "lars":
+        return LARS(parts, rate, settings.momentum, decay)
+    if settings.optimizer == "adamw":
+        for part in parts:
+            part["betas"] = (settings.momentum, 0.999)
+        return torch.optim.AdamW(parts, rate, weight_decay=decay, fused=cuda or None, capturable=cuda)
+    return torch.optim.SGD(parts, rate, settings.momentum, weight_decay=decay, fused=cuda or None)
+
+
+def peak_lr(settings: TrainSettings) -> float:
+    """The rate at its highest: ``lr`` is for 256 images."""
+    return settings.lr * settings.batch_size / 256
+
+
+def lr_schedule(settings: TrainSettings, steps: int) -> list[float]:
+    """The rate of every step of the run: linear warm-up, then cosine. ``steps`` are those of an epoch.
+
+    >>> rates = lr_schedule(TrainSettings(epochs=2, batch_size=256, lr=1.0), steps=2)
+    >>> [round(rate, 3) for rate in rates]
+    [1.0, 0.854, 0.5, 0.146]
+    """
+    peak, warm = peak_lr(settings), round(settings.warmup_epochs * steps)
+    total = settings.epochs * steps
+    rates = [peak * (step + 1) / warm for step in range(warm)]
+    for step in range(total - warm):
+        cosine = 0.5 * (1 + math.cos(math.pi * step / max(total - warm, 1)))
+        rates.append(peak * (settings.final_lr + (1 - settings.final_lr) * cosine))
+    return rates
+
+
+def tau_schedule(tau: float, total: int) -> list[float]:
+    """BYOL's decay of the target at every step: from ``tau`` to 1 by cosine."""
+    return [1 - (1 - tau) * (math.cos(math.pi * step / max(total, 1)) + 1) / 2 for step in range(total)]

@@ -1,0 +1,182 @@
+"""From settings to a run folder: the outer loop, its checkpoints, its metrics, and when to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prelax.config import Settings
+from prelax.data import ImageSet, load
+from prelax.errors import PrelaxError
+from prelax.run import Run
+from prelax.train.engine import Engine, choose_device, stopwatch
+from prelax.train.processes import Process, joined
+from prelax.train.progress import Progress
+
+COLLAPSED_STD = 0.05  # of unit embeddings times sqrt(d): about 1 when they spread over the sphere
+COLLAPSED_RANK = 1.5
+
+
+def pretrain(settings: Settings, out: Path | str, *, resume: bool = False, progress: bool = True) -> Run:
+    """Trains a backbone as the settings say, into a run folder.
+
+    Interrupted (Ctrl-C) it leaves a checkpoint at the step it came to and raises ``KeyboardInterrupt``; with
+    ``resume`` it goes on from there, and ends with the weights of a run that never stopped.
+
+    Args:
+        settings: from ``prelax.config.resolve``.
+        out: the run folder, made if it is not there.
+        resume: go on with the run in ``out``.
+        progress: show a bar.
+    """
+    with joined(settings.train.device) as process:
+        device = choose_device(settings.train.device, process)
+        run = Run(out)
+        if resume:
+            run = Run.open(out)
+            run.check_resumable(settings)
+        elif process.writes:
+            run = Run.create(out, settings)
+        with run.lock() if process.writes else contextlib.nullcontext():
+            images = load(settings.data, "train")
+            if process.writes:
+                note_skipped(run, images)
+            return train(run, settings, images, device, process, progress)
+
+
+def train(
+    run: Run, settings: Settings, images: ImageSet, device: torch.device, process: Process, progress: bool = True
+) -> Run:
+    """The outer loop over epochs."""
+    engine = Engine(settings, images, device, process)
+    epoch, step = restore(run, engine)
+    epochs = settings.train.epochs
+    probe = knn_probe(settings, engine, images) if settings.train.knn_every and process.writes else None
+    with interruptible() as interrupted, Progress(epochs, engine.steps, epoch, progress and process.writes) as bar:
+
+        def after_step(done: int) -> bool:
+            bar.step(done)
+            return interrupted()
+
+        while epoch < epochs:
+            clock, first = stopwatch(), step
+            step = engine.run_epoch(epoch + 1, first, after_step)
+            if step < engine.steps or (interrupted() and epoch + 1 < epochs and step < engine.steps):
+                if process.writes:
+                    save(run, engine, epoch, step)
+                raise KeyboardInterrupt
+            found = engine.measurements(engine.steps)
+            epoch, step = epoch + 1, 0
+            seconds = clock()
+            line: dict[str, Any] = {"epoch": epoch, **found, "lr": engine.rates[epoch * engine.steps - 1]}
+            line |= {
+                "seconds": round(seconds, 3),
+                "images_per_s": round((engine.steps - first) * engine.batch / seconds, 1),
+            }
+            if device.type == "cuda":
+                line["memory_gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 3)
+            problem = trouble(line, settings)
+            if probe is not None and (epoch % settings.train.knn_every == 0 or epoch == epochs) and problem is None:
+                line["knn"] = probe()
+            if process.writes:
+                run.log_metrics(line)
+                bar.epoch(line)
+                if problem is None and (epoch % settings.train.checkpoint_every == 0 or epoch == epochs):
+                    save(run, engine, epoch, 0)
+            if problem is not None:
+                raise PrelaxError(
+                    f"stopped after epoch {epoch}: {problem} The last good checkpoint in {run.path} stays."
+                )
+            if interrupted() and epoch < epochs:
+                if process.writes:
+                    save(run, engine, epoch, 0)
+                raise KeyboardInterrupt
+    if process.writes:
+        run.save_backbone(engine.objective.network.backbone.state_dict())
+        run.log(f"finished {epochs} epochs")
+    return run
+
+
+def restore(run: Run, engine: Engine) -> tuple[int, int]:
+    """Where training goes on: finished epochs, and steps of the next one."""
+    state = run.load_checkpoint(engine.device)
+    if state is None:
+        if engine.process.writes:
+            run.rewind_metrics(0)
+        return 0, 0
+    for key in ("network", "optimizer", "epoch", "step"):
+        if key not in state:
+            raise PrelaxError(f"{run.path}/checkpoint.pt is not a training checkpoint (it has no {key!r})")
+    engine.load(state)
+    if engine.process.writes:
+        run.rewind_metrics(state["epoch"])
+        run.log(f"resumed at epoch {state['epoch']}, step {state['step']}")
+    return state["epoch"], state["step"]
+
+
+def save(run: Run, engine: Engine, epoch: int, step: int) -> None:
+    run.save_checkpoint({"epoch": epoch, "step": step, **engine.state()})
+
+
+def trouble(line: dict[str, Any], settings: Settings) -> str | None:
+    """What is wrong with an epoch, in words with what to try, or None."""
+    losses = {name: value for name, value in line.items() if name.startswith("loss")}
+    for name, value in losses.items():
+        if not math.isfinite(value):
+            return f"{name} is {value}. Try a lower train.lr, train.warmup_epochs=10, or method.pl_reduction=mean."
+    if settings.train.stop_on_collapse and settings.method.name not in ("supervised", "rotation"):
+        shown = f"embedding std {line['embedding_std']:.3f}, effective rank {line['effective_rank']:.1f}"
+        if line["embedding_std"] < COLLAPSED_STD or line["effective_rank"] < COLLAPSED_RANK:
+            return (
+                f"the representation has collapsed ({shown}). Try a lower train.lr, a lower method.gamma, "
+                "method.residual_gradient=detach-in-g, or train.stop_on_collapse=false to go on."
+            )
+    return None
+
+
+def note_skipped(run: Run, images: ImageSet) -> None:
+    """What was left out of the data, and why, in the run's log."""
+    for note in getattr(images, "notes", []):
+        run.log(note)
+    if images.skipped:
+        run.log(f"skipped {len(images.skipped)} file(s)")
+        for path, reason in images.skipped:
+            run.log(f"skipped {path}: {reason}")
+
+
+def knn_probe(settings: Settings, engine: Engine, images: ImageSet) -> Callable[[], float]:
+    """A function that gives the backbone's kNN accuracy now; it draws no random numbers."""
+    from prelax.evaluate.probe import backbone_knn
+
+    test = load(settings.data, "test")
+    if images.labels is None or test.labels is None:
+        raise PrelaxError("train.knn_every needs labels, and the data have none; use train.knn_every=0")
+    return lambda: backbone_knn(engine.objective.network.backbone, settings, images, test, engine.device)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C as a question asked between steps; a second one stops at once."""
+    asked: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # only the main thread hears signals
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
