@@ -137,3 +137,13 @@ def test_bad_variables_and_weights_are_refused():
         bayes_error(joint, [0.5, 0.5])
     with pytest.raises(PrelaxError, match="positive"):
         Joint.of(np.zeros((1, 1, 1, 1)))
+
+
+def test_a_joint_keeps_its_own_table():
+    table = np.full((2, 1, 1, 1), 0.5)
+    joint = Joint(table)
+    before = entropy(joint, "x")
+    table[:] = [[[[1.0]]], [[[0.0]]]]
+    assert entropy(joint, "x") == before == pytest.approx(math.log(2))
+    with pytest.raises(ValueError, match="read-only"):
+        joint.p[0] = 1.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,15 +30,18 @@ class Joint:
     """
 
     p: NDArray[np.float64]  # X x T x Sv x Sa
+    # The theorems ask for the same few dozen entropies again and again.
+    _entropies: dict[frozenset[Variable], float] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        p = np.asarray(self.p, dtype=np.float64)
+        p = np.array(self.p, dtype=np.float64)
         if p.ndim != 4 or p.size == 0:
             raise PrelaxError(f"Joint needs a non-empty table with the axes x, t, sv, sa; got the shape {p.shape}")
         if not np.isfinite(p).all() or (p < 0).any():
             raise PrelaxError("Joint needs finite probabilities that are not negative")
         if abs(p.sum() - 1.0) > 1e-9:
             raise PrelaxError(f"Joint needs probabilities that sum to 1, got {p.sum():.9g}; for counts use Joint.of")
+        p.flags.writeable = False
         object.__setattr__(self, "p", p)
 
     @classmethod
@@ -99,9 +102,12 @@ def entropy(joint: Joint, *variables: Variable, given: Variable | None = None) -
     """
     if given is not None:
         return max(entropy(joint, *variables, given) - entropy(joint, given), 0.0)  # rounding may leave -1e-16
-    p = joint.table(*variables).ravel()
-    p = p[p > 0]
-    return float(-(p * np.log(p)).sum()) + 0.0  # + 0.0 turns -0.0 into 0.0
+    key = frozenset(v if isinstance(v, str) else tuple(v) for v in variables)
+    if key not in joint._entropies:
+        p = joint.table(*variables).ravel()
+        p = p[p > 0]
+        joint._entropies[key] = float(-(p * np.log(p)).sum()) + 0.0  # + 0.0 turns -0.0 into 0.0
+    return joint._entropies[key]
 
 
 def mutual_information(joint: Joint, a: Variable, b: Variable) -> float:
