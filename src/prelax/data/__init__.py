@@ -1,0 +1,50 @@
+"""Pixels in: a source is read once into uint8 and stays where it fits."""
+
+from __future__ import annotations
+
+from prelax.config import DataSettings, nearest
+from prelax.data.cifar import load_cifar
+from prelax.data.digits import load_digits
+from prelax.data.folder import Progress, choose_image_size, load_folder
+from prelax.data.images import ImageSet, disjoint, order, subset
+from prelax.data.known import load_known
+from prelax.data.progress import bar
+from prelax.data.store import Store
+from prelax.errors import PrelaxError
+
+__all__ = ["SOURCES", "ImageSet", "Store", "bar", "choose_image_size", "disjoint", "load", "order", "subset"]
+
+SOURCES: dict[str, str] = {
+    "digits": "scikit-learn's handwritten digits: 1,297 + 500 grey images, 10 classes; nothing to download",
+    "cifar10": "50,000 + 10,000 colour images of 32 px, 10 classes; data.download=true fetches them",
+    "cifar100": "50,000 + 10,000 colour images of 32 px, 100 classes; data.download=true fetches them",
+    "tiny-imagenet": "100,000 + 10,000 images, 200 classes, brought to 32 px; data.root is tiny-imagenet-200",
+    "imagenette": "9,469 + 3,925 photos, 10 classes of ImageNet; data.root holds train/ and val/",
+    "imagenet": "1.28 million + 50,000 photos, 1,000 classes, at 256 px; data.root holds train/ and val/",
+    "folder": "any tree of images under data.root: class sub-folders, a CSV (data.labels), or no labels",
+}
+
+
+def load(settings: DataSettings, split: str = "train", progress: Progress | None = None) -> ImageSet:
+    """The images of one split, decoded to uint8.
+
+    >>> train = load(DataSettings(source="digits"), "train")
+    >>> train.images.shape, train.classes[3]
+    (torch.Size([1297, 1, 16, 16]), '3')
+
+    Args:
+        split: "train" or "test".
+        progress: called with (files done, files in all) while files are decoded; `bar` gives one that draws.
+    """
+    if settings.source not in SOURCES:
+        raise PrelaxError(f"no data source {settings.source!r}{nearest(settings.source, SOURCES)}")
+    if split not in ("train", "test"):
+        raise PrelaxError(f"no split {split!r}; valid: train, test")
+    if settings.source == "folder":
+        return load_folder(settings, split, progress)
+    if settings.source in ("tiny-imagenet", "imagenette", "imagenet"):
+        return load_known(settings, split, progress)
+    whole = load_digits(settings, split) if settings.source == "digits" else load_cifar(settings, split)
+    if split == "train" and settings.limit and settings.limit < len(whole):
+        return subset(whole, order(0, 0, len(whole))[: settings.limit].sort().values)
+    return whole

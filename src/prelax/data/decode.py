@@ -1,0 +1,248 @@
+"""One image file to square uint8 pixels, and a look at a file without decoding it.
+
+Runs in worker processes, so it needs NumPy and Pillow alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image, ImageOps
+
+EXTENSIONS = frozenset(
+    ".jpg .jpeg .jpe .jfif .png .bmp .gif .tif .tiff .webp .avif .ppm .pgm .pbm .pnm .jp2 .tga .npy".split()
+)
+MAX_PIXELS = 100_000_000  # a larger image is skipped: 10,000 x 10,000 in colour is 300 MB in each decoding process
+MAX_CHANNELS = 64
+
+
+class Unreadable(Exception):
+    """Why a file gives no image."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How every image of a set is brought to the same shape.
+
+    Args:
+        side: of the square, in pixels.
+        channels: 1, 3, or the number of bands of a multi-band set.
+        whole: (low, high) of integer pixels wider than 8 bits, mapped to 0 and 255.
+        real: the same for floating-point pixels.
+    """
+
+    side: int
+    channels: int
+    whole: tuple[float, float] = (0.0, 65535.0)
+    real: tuple[float, float] = (0.0, 1.0)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Image.Image]:
+    """A Pillow image, its header read; the size is checked before any pixel is."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # bombs are refused below; EXIF and palette complaints help nobody here
+        with Image.open(path) as image:
+            check_size(*image.size)
+            yield image
+
+
+def check_size(width: int, height: int) -> None:
+    """Refuses an image whose pixels would fill the memory."""
+    if width * height > MAX_PIXELS:
+        raise Unreadable(f"too large: {width} x {height} pixels, more than {MAX_PIXELS:,}")
+    if width * height == 0:
+        raise Unreadable("no pixels")
+
+
+def _check_file(path: str) -> None:
+    """Refuses what must not be opened: a pipe would block for ever."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise Unreadable("not a regular file")
+    if status.st_size == 0:
+        raise Unreadable("empty file")
+
+
+def _bands(image: Image.Image) -> int:
+    """Channels an image stands for: a palette, CMYK or transparency is a way of writing colour."""
+    if image.mode in ("P", "PA"):
+        palette = image.getpalette() or []
+        return 1 if all(palette[i] == palette[i + 1] == palette[i + 2] for i in range(0, len(palette) - 2, 3)) else 3
+    if image.mode in ("1", "L", "LA", "La", "F") or image.mode.startswith("I"):
+        return 1
+    if image.mode == "RGBX" and image.format == "TIFF":
+        return 4
+    return 3
+
+
+def _to_array(image: Image.Image) -> np.ndarray:
+    """Pixels H x W x C in the file's own depth, of a Pillow image of any mode."""
+    mode = image.mode
+    if mode in ("1", "L", "RGB", "F") or (mode == "RGBX" and image.format == "TIFF"):
+        array = np.asarray(image.convert("L") if mode == "1" else image)
+    elif mode.startswith("I"):  # I;16, I;16B and I: 16 bits in 16 or in 32
+        array = np.asarray(image)
+    elif mode in ("LA", "La", "RGBA", "RGBa", "PA") or "transparency" in image.info:
+        # What lies beneath a transparent pixel is arbitrary, so it is laid on white paper rather than uncovered.
+        over = image.convert("RGBA")
+        paper = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        array = np.asarray(Image.alpha_composite(paper, over).convert("L" if _bands(image) == 1 else "RGB"))
+    elif mode == "P":
+        array = np.asarray(image.convert("L" if _bands(image) == 1 else "RGB"))
+    else:  # CMYK, YCbCr, LAB, HSV
+        array = np.asarray(image.convert("RGB"))
+    return array if array.ndim == 3 else array[:, :, None]  # H x W x C
+
+
+def _npy(path: str, channels: int | None) -> np.ndarray:
+    """A NumPy file, H x W, H x W x C or C x H x W, as H x W x C (memory-mapped: only its header is read)."""
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "buif":
+        raise Unreadable(f"not an array of numbers: {getattr(array, 'dtype', type(array).__name__)}")
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if array.ndim != 3:
+        raise Unreadable(f"{array.ndim}-dimensional array; an image is H x W, H x W x C or C x H x W")
+    first, last = array.shape[0], array.shape[2]
+    if last != channels and (first == channels or first < last):  # the channel axis is the short one
+        array = np.moveaxis(array, 0, 2)
+    if array.shape[2] > MAX_CHANNELS:
+        raise Unreadable(f"array of shape {array.shape}; neither the first nor the last axis looks like channels")
+    check_size(array.shape[1], array.shape[0])
+    return array  # H x W x C
+
+
+def to_uint8(array: np.ndarray, plan: Plan) -> np.ndarray:
+    """Pixels of any depth as uint8; 8-bit ones stay as they are.
+
+    >>> to_uint8(np.array([0, 257, 65535], dtype=np.uint16), Plan(8, 1)).tolist()
+    [0, 1, 255]
+    """
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype == np.bool_:
+        return array.astype(np.uint8) * np.uint8(255)
+    low, high = plan.real if array.dtype.kind == "f" else plan.whole
+    scaled = (np.nan_to_num(array.astype(np.float32), nan=low) - low) * (255.0 / max(high - low, 1e-12))
+    return np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
+
+
+def _match(array: np.ndarray, channels: int) -> np.ndarray:
+    """H x W x C with the set's channel count: grey to colour and back; other counts have no honest conversion."""
+    have = array.shape[2]
+    if have == channels:
+        return array
+    if have == 1 and channels == 3:
+        return np.repeat(array, 3, axis=2)
+    if have == 3 and channels == 1:
+        return np.asarray(Image.fromarray(array).convert("L"))[:, :, None]
+    raise Unreadable(f"{have} channels where the set has {channels}")
+
+
+def _square(array: np.ndarray, side: int) -> np.ndarray:
+    """The central square of H x W x C at side x side, antialiased bilinear, as C x side x side."""
+    height, width, _ = array.shape
+    short = min(height, width)
+    left, top = (width - short) / 2, (height - short) / 2
+    if (height, width) == (side, side):
+        return np.ascontiguousarray(array.transpose(2, 0, 1))
+    box = (left, top, left + short, top + short)
+    if array.shape[2] == 3:
+        sized = Image.fromarray(array).resize((side, side), Image.Resampling.BILINEAR, box=box)
+        return np.ascontiguousarray(np.asarray(sized).transpose(2, 0, 1))
+    planes = [np.ascontiguousarray(array[:, :, c]) for c in range(array.shape[2])]
+    sized_planes = [Image.fromarray(p).resize((side, side), Image.Resampling.BILINEAR, box=box) for p in planes]
+    return np.stack([np.asarray(plane) for plane in sized_planes])
+
+
+def decode(path: str, plan: Plan) -> np.ndarray:
+    """The pixels of one file, uint8, C x side x side: its central square, resized; EXIF orientation applied.
+
+    Raises `Unreadable` with the reason when the file gives no image.
+    """
+    try:
+        _check_file(path)
+        if path.lower().endswith(".npy"):
+            array = np.asarray(_npy(path, plan.channels))
+        else:
+            with _opened(path) as image:
+                # A JPEG can be decoded at 1/2, 1/4 or 1/8; twice the wanted side is kept for the antialiasing.
+                image.draft(None, (2 * plan.side, 2 * plan.side))
+                array = _to_array(ImageOps.exif_transpose(image))
+        return _square(_match(to_uint8(array, plan), plan.channels), plan.side)
+    except Unreadable:
+        raise
+    except MemoryError:
+        raise Unreadable("not enough memory to decode it") from None
+    except Exception as error:  # decoders fail in every way there is; one file must never stop the run
+        raise Unreadable(reason(error)) from None
+
+
+def decode_many(paths: list[str], plan: Plan) -> tuple[np.ndarray, list[str | None]]:
+    """The pixels of the files that can be read, and for each file None or why it cannot."""
+    block = np.empty((len(paths), plan.channels, plan.side, plan.side), dtype=np.uint8)
+    kept, reasons = 0, []
+    for path in paths:
+        try:
+            block[kept] = decode(path, plan)
+            kept += 1
+            reasons.append(None)
+        except Unreadable as error:
+            reasons.append(str(error))
+    return block[:kept], reasons
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a file's header says: sides, channels, and whether its pixels need a range ("" for 8-bit, "i", "f")."""
+
+    height: int
+    width: int
+    channels: int
+    kind: str = ""
+
+
+def look(path: str) -> Look | None:
+    """A look at one file's header; None when it is not an image."""
+    try:
+        _check_file(path)
+        if path.lower().endswith(".npy"):
+            array = _npy(path, None)
+            kind = "" if array.dtype in (np.uint8, np.bool_) else array.dtype.kind.replace("u", "i")
+            return Look(*array.shape, kind)
+        with _opened(path) as image:
+            kind = "f" if image.mode == "F" else "i" if image.mode.startswith("I") else ""
+            return Look(image.height, image.width, _bands(image), kind)
+    except Exception:
+        return None
+
+
+def extent(path: str) -> tuple[float, float] | None:
+    """The smallest and largest pixel of a file."""
+    try:
+        if path.lower().endswith(".npy"):
+            array = np.asarray(_npy(path, None))
+        else:
+            with _opened(path) as image:
+                array = _to_array(image)
+        array = array[np.isfinite(array)]
+        return (float(array.min()), float(array.max())) if array.size else None
+    except Exception:
+        return None
+
+
+def reason(error: BaseException) -> str:
+    """One short line for a log: what a decoder or the system said, without the path."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    if isinstance(error, Image.UnidentifiedImageError):
+        return "not an image"
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,234 @@
+"""Any tree of images as a set: with class sub-folders, with a CSV of labels, or with no labels at all."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from prelax.config import DataSettings
+from prelax.data.cache import cache_folder, cached, digest
+from prelax.data.decode import Look, Plan, extent, look
+from prelax.data.images import ImageSet
+from prelax.data.listing import (
+    Listing,
+    class_names,
+    csv_labels,
+    folder_labels,
+    held_out,
+    printable,
+    read_labels,
+    scan,
+)
+from prelax.data.memory import gigabytes
+from prelax.data.pool import decode_all
+from prelax.draws import Draws
+from prelax.errors import PrelaxError
+
+SIDES = (32, 64, 96, 128, 160, 256)  # 256 leaves room for crops of 224
+SAMPLE = 512  # files looked at to choose the size and channels of a set
+TEST_NAMES = ("test", "val", "valid", "validation")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a known data set fixes that a plain folder leaves open.
+
+    Args:
+        image_size: the side when the settings name none; None to choose it from the files.
+        titles: readable names of class folders.
+        test_labels: the class of test files (relative name) where the test tree has no class folders.
+    """
+
+    image_size: int | None = None
+    titles: Mapping[str, str] = field(default_factory=dict)
+    test_labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def choose_image_size(sides: list[int]) -> int:
+    """The side images are decoded to when nobody said, from the shorter sides of a sample.
+
+    The largest of 32, 64, 96, 128, 160 and 256 that enlarges the median image by no more than a tenth, so hardly
+    anything is made up and the cache stays small.
+
+    >>> choose_image_size([28] * 9), choose_image_size([160, 170, 150]), choose_image_size([375, 500, 480])
+    (32, 160, 256)
+    """
+    median = statistics.median(sides)
+    return max((side for side in SIDES if side <= 1.1 * median), default=SIDES[0])
+
+
+def _range(extents: list[tuple[float, float]], kind: str) -> tuple[float, float]:
+    """The (low, high) that become 0 and 255, the same for every image of a set so that brightness stays comparable."""
+    low, high = min(e[0] for e in extents), max(e[1] for e in extents)
+    if low < 0:
+        return low, high
+    if kind == "f":
+        return (0.0, 1.0) if high <= 1 else (0.0, 255.0) if high <= 255 else (low, high)
+    # Cameras put 10, 12 or 14 bits into 16; dividing those by 257 would leave a black image.
+    bits = next(bits for bits in (8, 10, 12, 14, 16, 32, 64) if high < 2**bits)
+    return 0.0, float(2**bits - 1)
+
+
+def survey(listing: Listing, settings: DataSettings, layout: Layout) -> tuple[Plan, list[str]]:
+    """How the images of a set are brought to one shape, from the headers of an even sample, and lines that say so."""
+    count = len(listing.names)
+    rows = sorted({i * count // min(count, SAMPLE) for i in range(min(count, SAMPLE))})
+    looks: dict[int, Look] = {row: seen for row in rows if (seen := look(listing.path(row)))}
+    if not looks:  # a bad patch; any readable file will do
+        first = next(((row, seen) for row in range(count) if (seen := look(listing.path(row)))), None)
+        looks = dict([first]) if first else {}
+    notes: list[str] = []
+    side, channels = settings.image_size or layout.image_size, settings.channels
+    if side is None:
+        sides = [min(seen.height, seen.width) for seen in looks.values()] or [SIDES[0]]
+        side = choose_image_size(sides)
+        notes.append(f"images are decoded to {side} px: the median shorter side is {statistics.median(sides):g} px")
+    if channels is None:
+        counts = Counter(seen.channels for seen in looks.values())
+        channels = max(counts, key=lambda c: (counts[c], c), default=3)
+        if len(counts) > 1:
+            share = ", ".join(f"{n} of {c}" for c, n in sorted(counts.items()))
+            notes.append(
+                f"images have {channels} channels: those of most sampled files ({share}); others are converted"
+            )
+    ranges: dict[str, tuple[float, float]] = {}
+    for kind, words in (("i", "integer pixels of more than 8 bits"), ("f", "floating-point pixels")):
+        wide = [row for row, seen in looks.items() if seen.kind == kind]
+        extents = [e for row in wide[:: math.ceil(len(wide) / 64) or 1] if (e := extent(listing.path(row)))]
+        if extents:
+            ranges[kind] = _range(extents, kind)
+            notes.append(f"{words}: {ranges[kind][0]:g} to {ranges[kind][1]:g} becomes 0 to 255")
+    return Plan(side, channels, ranges.get("i", (0.0, 65535.0)), ranges.get("f", (0.0, 1.0))), notes
+
+
+def trees(root: Path, test_root: Path | None) -> tuple[Path, Path | None]:
+    """The folders of the training and test images; None when the test images are held out of the former."""
+    folders = {item.name for item in root.iterdir() if item.is_dir() and not item.name.startswith(".")}
+    tests = [root / name for name in TEST_NAMES if name in folders]
+    # A lone "train" beside other folders is a class (a vehicle), not a split.
+    split = "train" in folders and (bool(tests) or test_root is not None or folders == {"train"})
+    train = root / "train" if split else root
+    if test_root is not None:
+        return train, test_root
+    if not split or not tests:
+        return train, None
+    labelled = [tree for tree in tests if any(item.is_dir() for item in tree.iterdir())]
+    return train, (labelled or tests)[0]
+
+
+def _folder(path: Path | None, key: str) -> Path:
+    if path is None:
+        raise PrelaxError(f"{key} is not set; it names the folder of images, for example {key}=./photos")
+    path = path.expanduser()
+    if not path.is_dir():
+        raise PrelaxError(f"{key}: {path} is {'not a folder' if path.exists() else 'not there'}")
+    return path
+
+
+def _nothing(listing: Listing, what: str) -> PrelaxError:
+    others = ", ".join(f"{n} {ext}" for ext, n in listing.others.most_common(3))
+    hint = f" (found {others})" if others else ""
+    return PrelaxError(f"no {what} under {listing.root}{hint}; jpg, png, webp, bmp, gif, tif and npy files are read")
+
+
+def load_folder(
+    settings: DataSettings, split: str, progress: Progress | None = None, layout: Layout | None = None
+) -> ImageSet:
+    """The images under ``settings.root``, their central squares at one size, decoded once and cached.
+
+    Test images are those of ``test_root``, else of ``root/test`` (``val``, ``valid``) beside ``root/train``, else a
+    share ``test_fraction`` of all. Broken files are skipped and named; a set with nothing left is refused.
+    """
+    layout = layout or Layout()
+    root = _folder(settings.root, "data.root")
+    test_root = _folder(settings.test_root, "data.test_root") if settings.test_root else None
+    train_tree, test_tree = trees(root, test_root)
+    whole = scan(train_tree)  # sizes, channels and class numbers are the training tree's, for both splits
+    if not whole.names:
+        raise _nothing(whole, "images")
+    table = read_labels(settings.labels.expanduser()) if settings.labels else None
+    labels = csv_labels(whole, root, table) if table is not None else folder_labels(whole.names)
+    if table is not None and not any(labels):
+        raise PrelaxError(f"data.labels: no line of {settings.labels} names a file under {train_tree}")
+    classes = class_names(labels)
+
+    listing = whole
+    if test_tree is None:
+        test = held_out(whole.names, settings.test_fraction)
+        rows = [i for i, held in enumerate(test) if held == (split == "test")]
+        listing, labels = whole.pick(rows), [labels[i] for i in rows]
+        if not rows:
+            raise PrelaxError(
+                f"no test images: set data.test_root, or data.test_fraction above 0 ({root} has no split)"
+            )
+    elif split == "test":
+        listing = scan(test_tree)
+        if not listing.names:
+            raise _nothing(listing, "test images")
+        if table is not None:
+            labels = csv_labels(listing, root, table)
+        elif layout.test_labels:
+            labels = [layout.test_labels.get(name) for name in listing.names]
+        else:
+            labels = folder_labels(listing.names)
+        classes += [name for name in class_names(labels) if name not in set(classes)]
+    if split == "train" and settings.limit and settings.limit < len(listing.names):
+        rank = Draws(0, len(listing.names)).at("limit").bits("order")[:, 0].argsort()
+        rows = sorted(rank[: settings.limit].tolist())
+        listing, labels = listing.pick(rows), [labels[i] for i in rows]
+
+    plan, notes = survey(whole, settings, layout)
+    return _decode(settings, listing, labels, classes, plan, notes, progress, layout)
+
+
+def _decode(
+    settings: DataSettings,
+    listing: Listing,
+    labels: list[str | None],
+    classes: list[str],
+    plan: Plan,
+    notes: list[str],
+    progress: Progress | None,
+    layout: Layout,
+) -> ImageSet:
+    count = len(listing.names)
+    decoded = cached(
+        key=digest(listing.root, listing.names, listing.stats, plan),
+        folder=cache_folder(settings.cache) / "images",
+        count=count,
+        plan=plan,
+        paths=listing.path,
+        blocks=lambda: decode_all([listing.path(i) for i in range(count)], plan, settings.workers),
+        progress=progress,
+        notes=notes,
+    )
+    why = dict(decoded.skipped)
+    skipped = listing.skipped + [(printable(listing.path(i)), said) for i, said in decoded.skipped]
+    if len(why) == count:
+        first = f"{skipped[0][0]}: {skipped[0][1]}"
+        raise PrelaxError(f"none of the {count} image files under {listing.root} can be read; the first is {first}")
+    kept = [i for i in range(count) if i not in why]
+    number = {name: i for i, name in enumerate(classes)}
+    known = torch.tensor([-1 if labels[i] is None else number[labels[i]] for i in kept])  # type: ignore[index]
+    if skipped:
+        notes.append(f"{len(skipped)} files skipped of {count + len(listing.skipped)}")
+    where = f"mapped from {decoded.file}" if decoded.file else "in memory"
+    notes.append(f"{len(kept):,} images, {gigabytes(decoded.images.numel())}, {where}")
+    return ImageSet(
+        name=settings.source,
+        images=decoded.images,
+        labels=known if bool((known >= 0).any()) else None,
+        classes=[layout.titles.get(name, name) for name in classes],
+        paths=[printable(listing.path(i)) for i in kept],
+        skipped=skipped,
+        notes=notes,
+        file=decoded.file,
+    )

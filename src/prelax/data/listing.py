@@ -1,0 +1,158 @@
+"""The image files under a folder, their labels, and which of them are held out."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prelax.data.decode import EXTENSIONS, reason
+from prelax.errors import PrelaxError
+
+
+@dataclass
+class Listing:
+    """Files under a root, sorted by name (relative, with forward slashes), with (size, time) of each."""
+
+    root: Path
+    names: list[str] = field(default_factory=list)
+    stats: list[tuple[int, int]] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    others: Counter[str] = field(default_factory=Counter)
+
+    def pick(self, rows: list[int]) -> Listing:
+        return Listing(self.root, [self.names[i] for i in rows], [self.stats[i] for i in rows], self.skipped)
+
+    def path(self, row: int) -> str:
+        return f"{self.root}/{self.names[row]}"
+
+
+def printable(path: str) -> str:
+    """A path that any log or table can hold: bytes that are no text and control characters are escaped."""
+    text = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def scan(root: Path) -> Listing:
+    """Every image file under a folder, by extension; hidden files are left out.
+
+    Links to folders are followed, each folder once, after the real ones: a loop of links ends.
+    """
+    listing = Listing(root)
+    found: list[tuple[str, int, int]] = []
+    status = os.stat(root)
+    seen = {(status.st_dev, status.st_ino)}
+    folders: list[str] = [""]
+    links: list[str] = []
+    while folders or links:
+        if not folders:
+            folders, links = _new_folders(root, sorted(links, reverse=True), seen), []
+            continue
+        prefix = folders.pop()
+        try:
+            entries = list(os.scandir(f"{root}/{prefix}"))
+        except OSError as error:
+            listing.skipped.append((printable(f"{root}/{prefix}"), reason(error)))
+            continue
+        for entry in entries:
+            name = entry.name
+            if name.startswith("."):
+                continue
+            dot = name.rfind(".")
+            image = dot > 0 and name[dot:].lower() in EXTENSIONS
+            try:
+                if entry.is_dir():
+                    status = entry.stat()
+                    if entry.is_symlink():
+                        links.append(f"{prefix}{name}/")
+                    elif (status.st_dev, status.st_ino) not in seen:
+                        seen.add((status.st_dev, status.st_ino))
+                        folders.append(f"{prefix}{name}/")
+                elif image:
+                    status = entry.stat()
+                    found.append((f"{prefix}{name}", status.st_size, status.st_mtime_ns))
+                else:
+                    listing.others[name[dot:].lower() if dot > 0 else "no extension"] += 1
+            except OSError as error:
+                if image:
+                    listing.skipped.append((printable(f"{root}/{prefix}{name}"), reason(error)))
+    found.sort()
+    listing.names = [name for name, _, _ in found]
+    listing.stats = [(size, time) for _, size, time in found]
+    return listing
+
+
+def _new_folders(root: Path, links: list[str], seen: set[tuple[int, int]]) -> list[str]:
+    """The links that lead to folders not yet read."""
+    new = []
+    for link in links:
+        status = os.stat(f"{root}/{link}")
+        if (status.st_dev, status.st_ino) not in seen:
+            seen.add((status.st_dev, status.st_ino))
+            new.append(link)
+    return new
+
+
+def held_out(names: list[str], fraction: float) -> list[bool]:
+    """Which files are test images when nobody said: by a hash of the name, so that new files move no old one.
+
+    At least one file stays for training, and one is held out where there are two.
+    """
+    if fraction == 0.0 or len(names) < 2:
+        return [False] * len(names)
+    ranks = [hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest() for name in names]
+    bound = int(fraction * 2**64).to_bytes(9, "big")[1:] if fraction < 1 else b"\xff" * 8
+    test = [rank < bound for rank in ranks]
+    if not any(test):
+        test[ranks.index(min(ranks))] = True
+    elif all(test):
+        test[ranks.index(max(ranks))] = False
+    return test
+
+
+def folder_labels(names: list[str]) -> list[str | None]:
+    """The class of each file: its first sub-folder; None for a file that is in none."""
+    return [name.partition("/")[0] if "/" in name else None for name in names]
+
+
+def read_labels(path: Path) -> dict[str, str]:
+    """A CSV of path,label (comma, semicolon or tab; a header line is fine) as a mapping."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PrelaxError(f"data.labels: {path} cannot be read: {reason(error)}") from None
+    first = text.partition("\n")[0]
+    delimiter = max(",;\t", key=first.count)
+    labels: dict[str, str] = {}
+    for number, row in enumerate(csv.reader(text.splitlines(), delimiter=delimiter), 1):
+        if not row or not any(field.strip() for field in row):
+            continue
+        if len(row) < 2:
+            raise PrelaxError(f"data.labels: line {number} of {path} has no label; each line is path,label")
+        labels[row[0].strip().removeprefix("./")] = row[1].strip()
+    return labels
+
+
+def csv_labels(listing: Listing, root: Path, table: dict[str, str]) -> list[str | None]:
+    """The label of each file from a table keyed by path under ``root``, path under the listing, or unique file name."""
+    try:
+        prefix = listing.root.relative_to(root).as_posix() + "/"
+    except ValueError:
+        prefix = ""
+    prefix = "" if prefix == "./" else prefix
+    bare = Counter(name.rpartition("/")[2] for name in listing.names)
+    found: list[str | None] = []
+    for name in listing.names:
+        last = name.rpartition("/")[2]
+        label = table.get(prefix + name) or table.get(name) or (table.get(last) if bare[last] == 1 else None)
+        found.append(label or None)
+    return found
+
+
+def class_names(labels: list[str | None]) -> list[str]:
+    """The distinct labels, in number order when all are numbers, else in name order."""
+    names = {label for label in labels if label is not None}
+    return sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names)

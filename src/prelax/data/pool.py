@@ -1,0 +1,77 @@
+"""Decoding with all cores."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+
+import numpy as np
+
+from prelax.data.decode import Plan, decode_many
+from prelax.errors import PrelaxError
+
+CHUNK = 32  # files a process takes at a time
+FEW = 256  # with fewer files, starting processes costs more than it saves
+
+Block = tuple[np.ndarray, list[str | None]]
+
+
+@contextlib.contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Starts processes that do not import the caller's script.
+
+    They only run `decode_many`; without this, a script that loads data at its top level, with no
+    ``if __name__ == "__main__":``, would be run again in every process.
+    """
+    main = sys.modules["__main__"]
+    hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
+    try:
+        for name in hidden:
+            setattr(main, name, None)
+        yield
+    finally:
+        for name, value in hidden.items():
+            setattr(main, name, value)
+
+
+def decode_all(paths: list[str], plan: Plan, workers: int | None) -> Iterator[Block]:
+    """Decoded blocks in the order of ``paths``, each with None or a reason for each of its files.
+
+    Args:
+        workers: processes; None for one a core, 0 to decode in this process.
+    """
+    chunks = (paths[start : start + CHUNK] for start in range(0, len(paths), CHUNK))
+    count = len(os.sched_getaffinity(0)) if workers is None and hasattr(os, "sched_getaffinity") else workers
+    count = os.cpu_count() or 1 if count is None else count
+    if count == 0 or (workers is None and (len(paths) < FEW or count == 1)):
+        yield from (decode_many(chunk, plan) for chunk in chunks)
+        return
+    # Not fork: this process may hold CUDA and threads. A fork server imports once for all of its children.
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(["prelax.data.decode"])
+    waiting: deque[Future[Block]] = deque()
+    pool = ProcessPoolExecutor(count, mp_context=context)
+    try:
+        with _main_hidden():
+            for chunk in islice(chunks, 3 * count):
+                waiting.append(pool.submit(decode_many, chunk, plan))
+        while waiting:
+            yield waiting.popleft().result()
+            for chunk in islice(chunks, 1):
+                waiting.append(pool.submit(decode_many, chunk, plan))
+    except BrokenProcessPool:
+        raise PrelaxError(
+            "a decoding process died (out of memory, or a file that crashes the decoder); set data.workers to a "
+            "smaller number, or to 0 to decode in one process"
+        ) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,33 @@
+"""A progress bar for the first read of a folder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+@contextlib.contextmanager
+def bar(title: str = "decoding images", console: Console | None = None) -> Iterator[Callable[[int, int], None]]:
+    """A callback for ``load(progress=...)`` that draws a bar on standard error from its first call on.
+
+    >>> with bar() as progress:
+    ...     progress(3, 3)
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    drawn = Progress(*columns, console=console or Console(stderr=True), transient=True)
+    task = None
+
+    def update(done: int, total: int) -> None:
+        nonlocal task
+        if task is None:
+            task = drawn.add_task(title, total=total)
+            drawn.start()  # only now: a cached set shows no bar
+        drawn.update(task, completed=done, total=total)
+
+    try:
+        yield update
+    finally:
+        drawn.stop()
