@@ -1,0 +1,115 @@
+"""The views a run was trained on, with the record of how each was made."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from prelax.augment import Normalise, Pipeline, relaxed_view
+from prelax.config import Settings
+from prelax.draws import Draws
+from prelax.record import Record, View
+from prelax.report.content import Shot, Strip
+from prelax.report.sprites import rgb, shrink, uri
+
+SIDE = 128  # an image of the grid is no larger
+BOX = ("left", "top", "width", "height")
+HIDDEN = ("seed", "bits")  # columns that address noise and say nothing to a reader
+
+
+def strips(settings: Settings, images: Tensor, ids: Tensor, labels: list[str], epoch: int = 1) -> list[Strip]:
+    """Images and their views as the run's own settings make them.
+
+    Args:
+        images: uint8, B x C x H x W.
+        ids: the number of each image in its data set: the views are those that training drew for it in ``epoch``.
+        labels: a word for each image.
+    """
+    from prelax.train.views import ViewMaker
+
+    plain = settings.model_copy(update={"augment": settings.augment.model_copy(update={"compile": "never"})})
+    maker = ViewMaker(plain, images.shape[1], images.shape[-1], torch.device("cpu"))
+    draws = Draws(settings.seed, ids).at("augment", epoch)
+    made: dict[int, View] = {}
+    columns: list[tuple[str, Pipeline, View]] = []
+    for number, spec in enumerate(maker.views, start=1):
+        pipeline = maker.pipelines[2 if spec.draw == 2 else 1]
+        if spec.draw not in made:
+            made[spec.draw] = pipeline(images, draws.at("draw", spec.draw))
+        view, title = made[spec.draw], f"view {number}"
+        if spec.relaxed and maker.relax is not None:
+            view = relaxed_view(pipeline, view, maker.relax, images, draws.at("view", number))
+            title = f"view {number}: view {spec.draw} relaxed"
+        columns.append((title, pipeline, view))
+    found = []
+    for row in range(len(images)):
+        shots = [shot(title, pipeline, view, row, images.shape) for title, pipeline, view in columns]
+        found.append(Strip(labels[row], picture(images[row]), shots))
+    return found
+
+
+def shot(title: str, pipeline: Pipeline, view: View, row: int, shape: torch.Size) -> Shot:
+    """One view of one image."""
+    shown = unnormalised(view.images[row : row + 1], pipeline)[0]
+    record = view.record.map(lambda column: column[row])
+    return Shot(title, picture(shown), steps(record), crop_box(record, shape))
+
+
+def unnormalised(images: Tensor, pipeline: Pipeline) -> Tensor:
+    """Views as uint8 images to look at: what Normalise did is undone."""
+    for op in reversed(pipeline.ops):
+        if isinstance(op, Normalise):
+            mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (op.mean, op.std))
+            images = images.float() * std + mean
+    return (images.float() * 255).round().clamp(0, 255).byte()
+
+
+def picture(image: Tensor) -> str:
+    return uri(rgb(shrink(image[None], SIDE))[0])
+
+
+def crop_box(record: Record, shape: torch.Size) -> tuple[float, float, float, float] | None:
+    """The box of the first crop, as shares of the image: left, top, width, height."""
+    for name in record:
+        op = name.removesuffix(".left")
+        if op != name and all(f"{op}.{side}" in record for side in (*BOX, "aspect")):
+            left, top, width, height = (float(record[f"{op}.{side}"]) for side in BOX)
+            return left / shape[-1], top / shape[-2], width / shape[-1], height / shape[-2]
+    return None
+
+
+def steps(record: Record) -> list[tuple[str, str]]:
+    """A row of a record as (operation, parameters) to print.
+
+    >>> steps(Record({"flip.applied": torch.tensor(True), "rotation.turns": torch.tensor(2)}))
+    [('flip', 'yes'), ('rotation', '180° clockwise')]
+    """
+    grouped: dict[str, dict[str, Tensor]] = {}
+    for name, column in record.items():
+        op, _, param = name.rpartition(".")
+        grouped.setdefault(op, {})[param] = column
+    return [(op, said) for op, params in grouped.items() if (said := parameters(params))]
+
+
+def parameters(params: dict[str, Tensor]) -> str:
+    """What one operation drew, in words."""
+    switches = [name for name in ("maybe", "applied") if name in params]
+    if any(not bool(params[name]) for name in switches):
+        return "no"
+    described = "area" in params  # the paper's four numbers say what the box in pixels says
+    shown = {
+        name: column
+        for name, column in params.items()
+        if name not in switches and name not in HIDDEN and not (described and name in BOX)
+    }
+    if set(shown) == {"turns"}:
+        return f"{90 * int(shown['turns'])}° clockwise"
+    return ", ".join(f"{name} {value(column)}" for name, column in shown.items()) or ("yes" if switches else "")
+
+
+def value(column: Tensor) -> str:
+    if column.dim():
+        return " ".join(value(part) for part in column.flatten()[:16])
+    if column.dtype == torch.bool:
+        return "yes" if bool(column) else "no"
+    return f"{float(column):.2f}" if column.dtype.is_floating_point else str(int(column))

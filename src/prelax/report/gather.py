@@ -1,0 +1,242 @@
+"""What run folders say, as the parts of a page; nothing here looks at an image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from prelax.config import keys
+from prelax.report.content import Bar, Card, Cell, Chart, Line, Mark, Row, Setting, Word
+from prelax.run import Run
+
+# Fields of an evaluation that describe it; what else is a number is a figure.
+ABOUT = {"protocol", "dataset", "settings", "seeds", "std", "floor", "floor_std", "date", "prelax", "accuracy"}
+FIRST = ("linear", "knn")  # the figure a run is known by, when there are several
+
+DYNAMICS = (  # the paper's figure: accuracy, similarity loss, residual norm
+    ("knn", "Accuracy", "kNN on frozen features, per cent. Dotted: a random backbone.", " %"),
+    ("loss/sim", "Similarity loss", "How far the views of one image still are from agreeing.", ""),
+    (
+        "residual_norm",
+        "Residual norm",
+        "Distance of two views as unit vectors. Near 0 the views say the same; larger, the residual carries what was done.",
+        "",
+    ),
+)
+CAPTIONS = {
+    "loss": ("Total loss", "What training minimises."),
+    "embedding_std": ("Embedding spread", "Deviation over a batch, times the root of the dimension; near 0 is collapse."),
+    "effective_rank": ("Effective rank", "How many directions the embeddings use."),
+    "lr": ("Learning rate", "As scheduled."),
+    "images_per_s": ("Speed", "Images a second."),
+    "seconds": ("Time", "Seconds an epoch."),
+}
+
+
+def finite(value: Any) -> float | None:
+    """A number that can be drawn, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def names(runs: Sequence[Run]) -> list[str]:
+    """A name for every run, with as much of its path as tells it from the others.
+
+    >>> names([Run("a/prelax"), Run("b/prelax"), Run("c/simsiam")])
+    ['a/prelax', 'b/prelax', 'simsiam']
+    """
+    parts = [run.path.resolve().parts for run in runs]
+    found = []
+    for index, own in enumerate(parts):
+        length = 1
+        while length < len(own) and any(
+            other[-length:] == own[-length:] for i, other in enumerate(parts) if i != index and other != own
+        ):
+            length += 1
+        found.append("/".join(own[-length:]))
+    return found
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+def results(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Row]:
+    """The table: a row per protocol, dataset and measure, a cell per run; the best of a row is marked."""
+    found: dict[tuple[str, str, str], list[Cell | None]] = {}
+    for index, run in enumerate(evals):
+        for name, result in run.items():
+            if not isinstance(result, Mapping) or "targets" in result:  # the residual probe has a figure of its own
+                continue
+            protocol, dataset = str(result.get("protocol", name)), str(result.get("dataset", "–"))
+            for measure, cell in measures(result).items():
+                cells = found.setdefault((protocol, dataset, measure), [None] * len(evals))
+                cells[index] = cell
+    order = {protocol: rank for rank, protocol in enumerate(FIRST)}
+    rows = [Row(*key, mark_best(cells), percent=is_percent(key[2])) for key, cells in found.items()]
+    return sorted(rows, key=lambda row: (order.get(row.protocol, len(FIRST)), row.protocol, row.dataset))
+
+
+def is_percent(measure: str) -> bool:
+    return not measure.endswith(("loss", "_s", "seconds", "count"))
+
+
+def measures(result: Mapping[str, Any]) -> dict[str, Cell]:
+    """The figures of one evaluation: its accuracy, or every number in it that is not about how it was made."""
+    seeds = result.get("seeds")
+    count = len(seeds) if isinstance(seeds, list) else 1
+    detail = ", ".join(f"{key} {value}" for key, value in (result.get("settings") or {}).items())
+    if "accuracy" in result:
+        value, floor, std = (finite(result.get(key)) for key in ("accuracy", "floor", "std"))
+        return {"accuracy": Cell(value, floor, std, count, detail=detail)}
+    floors = result.get("floor") if isinstance(result.get("floor"), Mapping) else {}
+    found = {}
+    for key, value in result.items():
+        if key not in ABOUT and finite(value) is not None:
+            found[key] = Cell(finite(value), finite((floors or {}).get(key)), None, count, detail=detail)
+    return found
+
+
+def mark_best(cells: list[Cell | None]) -> list[Cell | None]:
+    """The cells with the highest one marked, where there is something to compare."""
+    values = [cell.value for cell in cells if cell is not None and cell.value is not None]
+    if len(values) < 2:
+        return cells
+    top = max(values)
+    return [replace(cell, best=cell.value == top) if cell is not None else None for cell in cells]
+
+
+def headline(rows: Sequence[Row], index: int, dataset: str) -> Row | None:
+    """The row a run is known by: linear before kNN, on its own dataset before others."""
+    mine = [row for row in rows if row.cells[index] is not None and row.cells[index].value is not None]  # type: ignore[union-attr]
+    accuracy = [row for row in mine if row.measure == "accuracy"]
+    at_home = [row for row in accuracy if row.dataset == dataset]
+    return (at_home or accuracy or mine or [None])[0]
+
+
+def bars(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Bar]:
+    """What the residual probe read: a bar per parameter and run."""
+    found: dict[tuple[str, str], list[Cell | None]] = {}
+    for index, run in enumerate(evals):
+        for result in run.values():
+            targets = result.get("targets") if isinstance(result, Mapping) else None
+            if not isinstance(targets, Mapping):
+                continue
+            for name, told in targets.items():
+                if not isinstance(told, Mapping):
+                    continue
+                kind = "accuracy, %" if "accuracy" in told else "variance explained, %"
+                value = finite(told.get("accuracy", told.get("r2")))
+                cells = found.setdefault((str(name), kind), [None] * len(evals))
+                cells[index] = Cell(value, finite(told.get("floor")))
+    return [Bar(name, unit, cells) for (name, unit), cells in found.items()]
+
+
+# -- curves ------------------------------------------------------------------------------------------------------------
+
+
+def line(metrics: Sequence[Mapping[str, Any]], key: str, run: int) -> Line | None:
+    """One metric of one run by epoch; None if it was never logged. Sparse metrics keep only the epochs they have."""
+    told = [(at, entry) for entry in metrics if isinstance(at := entry.get("epoch"), int) and key in entry]
+    if not told:
+        return None
+    return Line(run, [at for at, _ in told], [finite(entry[key]) for _, entry in told])
+
+
+def charts(
+    metrics: Sequence[Sequence[Mapping[str, Any]]], evals: Sequence[Mapping[str, Mapping[str, Any]]]
+) -> tuple[list[Chart], list[Chart]]:
+    """The paper's three curves, and all others that were logged."""
+
+    def chart(key: str, title: str, caption: str, unit: str = "", marks: list[Mark] | None = None) -> Chart | None:
+        lines = [one for index, run in enumerate(metrics) if (one := line(run, key, index))]
+        return Chart(key, title, caption, lines, marks or [], unit) if lines else None
+
+    floors = []
+    for index, run in enumerate(evals):
+        found = [finite(r.get("floor")) for r in run.values() if isinstance(r, Mapping) and r.get("protocol") == "knn"]
+        floors += [Mark(index, value, "random backbone") for value in found[:1] if value is not None]
+    first = [chart(key, *rest, marks=floors if key == "knn" else None) for key, *rest in DYNAMICS]
+    shown = {key for key, *_ in DYNAMICS} | {"epoch"}
+    logged = [key for run in metrics for entry in run for key, value in entry.items() if isinstance(value, int | float)]
+    others = [key for key in dict.fromkeys(logged) if key not in shown]
+    rest = [chart(key, *caption(key)) for key in others]
+    return [one for one in first if one], [one for one in rest if one]
+
+
+def caption(key: str) -> tuple[str, str]:
+    if key in CAPTIONS:
+        return CAPTIONS[key]
+    if key.startswith("loss/"):
+        return f"Loss: {key.removeprefix('loss/')}", "One term of the total."
+    return key.replace("_", " ").capitalize(), ""
+
+
+# -- runs and settings -------------------------------------------------------------------------------------------------
+
+
+def card(run: Run, name: str, index: int, rows: Sequence[Row], words: Sequence[Word]) -> Card:
+    """A run at a glance."""
+    settings, about = run.read_config()
+    metrics = run.metrics()
+    last = max((e for entry in metrics if isinstance(e := entry.get("epoch"), int)), default=0)
+    seconds = sum(s for entry in metrics if (s := finite(entry.get("seconds"))) is not None)
+    epochs = f"{last}" if last >= settings.train.epochs else f"{last} of {settings.train.epochs}"
+    facts = [
+        ("method", settings.method.name),
+        ("data", settings.data.source),
+        ("backbone", settings.model.backbone),
+        ("epochs", epochs),
+        ("batch size", str(settings.train.batch_size)),
+        ("seed", str(settings.seed)),
+    ]
+    if seconds:
+        facts.append(("training time", duration(seconds)))
+    facts.append(("recipe", settings.recipe))
+    if about.get("created"):
+        facts.append(("started", str(about["created"])[:16].replace("T", " ")))
+    version = f"prelax {about.get('prelax', '?')}, torch {about.get('torch', '?')}"
+    facts.append(("made with", version + (f", {str(about['commit'])[:7]}" if about.get("commit") else "")))
+    return Card(name, str(run.path), headline(rows, index, settings.data.source), facts, list(words))
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> duration(42), duration(754), duration(7300)
+    ('42 s', '12 min 34 s', '2 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def settings_table(runs: Sequence[Run]) -> list[Setting]:
+    """Every setting, with a value per run."""
+    trees = [run.settings for run in runs]
+
+    def value(tree: Any, key: str) -> str:
+        for part in key.split("."):
+            tree = getattr(tree, part)
+        return "none" if tree is None else str(tree).lower() if isinstance(tree, bool) else str(tree)
+
+    found = []
+    for key, described in keys().items():
+        found.append(Setting(key, [value(tree, key) for tree in trees], described.description or ""))
+    return found
+
+
+def attempt(what: str, name: str, make: Callable[[], Any], left_out: list[str]) -> Any:
+    """What ``make`` gives, or None and a line on why it could not be made."""
+    from prelax.errors import PrelaxError
+
+    try:
+        return make()
+    except PrelaxError as error:
+        left_out.append(f"{what} of {name}: {error}")
+    return None

@@ -1,0 +1,160 @@
+"""``prelax report``: run folders in, one self-contained HTML file out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+import prelax
+from prelax.errors import PrelaxError
+from prelax.report import embedding
+from prelax.report.content import Album, Atlas, Page, Sprite, Word
+from prelax.report.gather import attempt, bars, card, charts, names, results, settings_table
+from prelax.report.render import render
+from prelax.report.sprites import sprite
+from prelax.run import Run, now, writing
+
+if TYPE_CHECKING:
+    from prelax.data import ImageSet
+
+STRIPS = 4  # images of the grid of views
+# Settings of the data that do not change which images there are.
+ELSEWHERE = {"download", "cache", "store", "workers", "limit"}
+
+
+def report(
+    runs: Sequence[Path | str],
+    out: Path | str | None = None,
+    *,
+    points: int = 2000,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> Path:
+    """One HTML file about one or several runs, which opens from disk with no network; its path.
+
+    Args:
+        runs: run folders.
+        out: where to write; by default ``report.html`` in the first run's folder.
+        points: images of the map, at most; 0 leaves the map out.
+        seed: of the sample and of t-SNE.
+        device: where features are computed.
+    """
+    if not runs:
+        raise PrelaxError("no run to report on; give one or more run folders")
+    opened = [Run.open(path) for path in runs]
+    page = gather(opened, points=points, seed=seed, device=device)
+    target = Path(out) if out is not None else opened[0].path / "report.html"
+    if target.is_dir():
+        target = target / "report.html"
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(render(page), encoding="utf-8")
+    return target
+
+
+def gather(
+    runs: Sequence[Run], *, points: int = 2000, seed: int = 0, device: torch.device | str = "cpu"
+) -> Page:
+    """Everything a page about these runs holds; what cannot be had is left out, and the page says why."""
+    if not 0 <= points <= 65535:
+        raise PrelaxError(f"points is {points}; a map holds 0 to 65535")
+    called = names(runs)
+    evals, metrics = [run.evals() for run in runs], [run.metrics() for run in runs]
+    rows = results(evals)
+    first, more = charts(metrics, evals)
+    pictures = Pictures(points, seed, torch.device(device))
+    for index, (run, name) in enumerate(zip(runs, called, strict=True)):
+        if points:
+            attempt("The map", name, lambda run=run, index=index: pictures.add_map(run, index), pictures.left_out)
+        attempt("The views", name, lambda run=run, index=index: pictures.add_views(run, index), pictures.left_out)
+    return Page(
+        title=called[0] if len(runs) == 1 else f"{len(runs)} runs compared",
+        made=now()[:16].replace("T", " ") + " UTC",
+        version=prelax.__version__,
+        cards=[card(run, called[i], i, rows, words(run)) for i, run in enumerate(runs)],
+        rows=rows,
+        charts=first,
+        more_charts=more,
+        bars=bars(evals),
+        sprites=pictures.sprites,
+        atlases=pictures.atlases,
+        albums=pictures.albums,
+        settings=settings_table(runs),
+        left_out=pictures.left_out,
+    )
+
+
+def words(run: Run) -> list[Word]:
+    """What the doctor says of a run."""
+    return []
+
+
+@dataclass
+class Pictures:
+    """The parts of a page that need images: gathered run by run, sets and thumbnails read once."""
+
+    points: int
+    seed: int
+    device: torch.device
+    sets: dict[str, ImageSet] = field(default_factory=dict)
+    sheets: dict[str, int] = field(default_factory=dict)
+    sprites: list[Sprite] = field(default_factory=list)
+    atlases: list[Atlas] = field(default_factory=list)
+    albums: list[Album] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def load(self, run: Run, split: str) -> tuple[str, ImageSet]:
+        from prelax.data import load
+
+        settings = run.settings.data
+        key = split + settings.model_dump_json(exclude=ELSEWHERE)
+        if key not in self.sets:
+            self.sets[key] = load(settings, split)
+        return key, self.sets[key]
+
+    def add_map(self, run: Run, index: int) -> None:
+        from prelax.evaluate.features import extract
+        from prelax.loading import load
+
+        loaded = load(run.path, self.device)
+        key, test = self.load(run, "test")
+        if len(test) == 0:
+            raise PrelaxError(f"{test.name} has no test images")
+        rows = embedding.sample(test.labels, len(test), self.points, self.seed)
+        images = test.images[rows]
+        features = extract(loaded.backbone, images, loaded.preprocess, device=self.device, batch_size=256, keep="cpu")
+        near = embedding.nearest(features)
+        untrained = extract(
+            loaded.fresh(self.seed), images, loaded.preprocess, device=self.device, batch_size=256, keep="cpu"
+        )
+        labels = test.labels[rows] if test.labels is not None else torch.full((len(rows),), -1)
+        if key not in self.sheets:
+            self.sheets[key] = len(self.sprites)
+            self.sprites.append(sprite(images))
+        paths = [Path(test.paths[i]).name for i in rows.tolist()] if test.paths is not None else []
+        self.atlases.append(
+            Atlas(
+                run=index,
+                sprite=self.sheets[key],
+                places=embedding.tsne(features, self.seed),
+                labels=labels.tolist(),
+                neighbours=near.numpy(),
+                agreement=embedding.agreement(labels, near),
+                floor=embedding.agreement(labels, embedding.nearest(untrained)),
+                classes=test.classes,
+                captions=paths,
+            )
+        )
+
+    def add_views(self, run: Run, index: int) -> None:
+        from prelax.report.album import strips
+
+        _, train = self.load(run, "train")
+        ids = embedding.sample(None, len(train), STRIPS, self.seed)
+        known = [int(train.labels[i]) if train.labels is not None else -1 for i in ids]
+        labels = [train.classes[label] if 0 <= label < len(train.classes) else "" for label in known]
+        self.albums.append(Album(index, strips(run.settings, train.images[ids], ids, labels)))
