@@ -234,7 +234,7 @@ def coefficient(settings: MethodSettings, name: str) -> float:
     return float(getattr(settings, name))
 
 
-def terms(settings: MethodSettings) -> list[Term]:
+def terms_of(settings: MethodSettings) -> list[Term]:
     """The method's terms as they are computed: the similarity constraint in one direction or both, r12 or r21."""
     found: list[Term] = []
     for term in method(settings.name).terms:

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from prelax.config import Settings
 from prelax.data import ImageSet, Store, order
 from prelax.errors import PrelaxError
-from prelax.train.optim import lr_schedule, optimizer, tau_schedule
+from prelax.train.optim import constant_after_warmup, lr_schedule, optimizer, tau_schedule
 from prelax.train.processes import Process
 from prelax.train.step import Objective
 from prelax.train.views import ViewMaker
@@ -105,14 +105,13 @@ class Engine:
         self.tau = torch.tensor(self.settings.method.tau, device=self.device)
         self.pixels: Tensor | None = None
         self.capture = cuda and self.fused and self.process.world == 1
-        if cuda:
-            self.rate_table = torch.tensor(self.rates, dtype=torch.float32, device=self.device)
-            self.tau_table = torch.tensor(self.taus, dtype=torch.float32, device=self.device)
+        schedules = {"lr": self.rates, "constant": constant_after_warmup(self.rates), "tau": self.taus}
+        self.tables = {name: torch.tensor(s, dtype=torch.float64).to(self.device) for name, s in schedules.items()}
 
     # -- an epoch ----------------------------------------------------------------------------------------------------
 
     def run_epoch(self, epoch: int, first: int, after_step: Callable[[int], bool]) -> int:
-        """Trains from step ``first`` of an epoch; returns the step it came to (all, unless ``after_step`` said stop)."""
+        """Trains from step ``first`` of an epoch until its end, or ``after_step`` says stop; returns the steps done."""
         if first == 0:
             self.sums = {}
         ids = order(self.settings.seed, epoch, self.images)[: self.steps * self.batch].view(self.steps, -1)
@@ -136,21 +135,13 @@ class Engine:
 
     def set_rates(self, step: int) -> None:
         """The learning rate and the target's decay of a step of the run."""
-        constant = max(self.rates) if self.settings.train.warmup_epochs == 0 else None
         for group in self.optimizer.param_groups:
-            fixed = group["constant"] and (constant is not None or step >= self.warm_steps)
+            table = self.tables["constant" if group["constant"] else "lr"]
             if isinstance(group["lr"], Tensor):
-                group["lr"].copy_(self.rate_table.max() if fixed else self.rate_table[step])
+                group["lr"].copy_(table[step])
             else:
-                group["lr"] = max(self.rates) if fixed else self.rates[step]
-        if self.device.type == "cuda":
-            self.tau.copy_(self.tau_table[step])
-        else:
-            self.tau.fill_(self.taus[step])
-
-    @property
-    def warm_steps(self) -> int:
-        return round(self.settings.train.warmup_epochs * self.steps)
+                group["lr"] = float(table[step])
+        self.tau.copy_(self.tables["tau"][step])
 
     def take_step(self) -> None:
         """One step of training, replayed if it was captured."""

@@ -1,4 +1,4 @@
-"""Optimisers and their schedules: rates are computed for every step ahead, so that a step needs nothing from the host."""
+"""Optimisers and their schedules: rates are computed ahead for every step, so that a step asks nothing of the host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class LARS(torch.optim.Optimizer):
         trust: float = 1e-3,
         adapt: bool = True,
     ) -> None:
-        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust, adapt=adapt))
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "adapt": adapt}
+        super().__init__(params, defaults)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -36,7 +37,7 @@ class LARS(torch.optim.Optimizer):
             weights = [w for w in group["params"] if w.grad is not None]
             if not weights:
                 continue
-            grads = [w.grad for w in weights]
+            grads: Any = [w.grad for w in weights]
             if group["weight_decay"]:
                 grads = torch._foreach_add(grads, weights, alpha=group["weight_decay"])
             if group["adapt"]:
@@ -105,6 +106,12 @@ def lr_schedule(settings: TrainSettings, steps: int) -> list[float]:
         cosine = 0.5 * (1 + math.cos(math.pi * step / max(total - warm, 1)))
         rates.append(peak * (settings.final_lr + (1 - settings.final_lr) * cosine))
     return rates
+
+
+def constant_after_warmup(rates: list[float]) -> list[float]:
+    """The schedule of SimSiam's predictor: the same until the highest rate, then that rate to the end."""
+    top = rates.index(max(rates))
+    return rates[:top] + [rates[top]] * (len(rates) - top)
 
 
 def tau_schedule(tau: float, total: int) -> list[float]:

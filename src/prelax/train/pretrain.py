@@ -68,7 +68,7 @@ def train(
         while epoch < epochs:
             clock, first = stopwatch(), step
             step = engine.run_epoch(epoch + 1, first, after_step)
-            if step < engine.steps or (interrupted() and epoch + 1 < epochs and step < engine.steps):
+            if step < engine.steps:
                 if process.writes:
                     save(run, engine, epoch, step)
                 raise KeyboardInterrupt

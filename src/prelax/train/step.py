@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from prelax.config import Settings
 from prelax.nets import Network
-from prelax.objectives import PretextLoss, Term, base_of, loss_scale, margin, method, nt_xent, r2s, sim, terms
+from prelax.objectives import PretextLoss, Term, base_of, loss_scale, margin, method, nt_xent, r2s, sim, terms_of
 from prelax.objectives.methods import coefficient
 from prelax.record import Target
 
@@ -55,7 +55,7 @@ class Objective(nn.Module):
         self.settings = settings.method
         self.views = method(settings.method.name).views
         self.base = base_of(settings.method)
-        self.terms = [term for term in terms(settings.method) if term.weight(settings.method) > 0]
+        self.terms = [term for term in terms_of(settings.method) if term.weight(settings.method) > 0]
         self.scale = loss_scale(settings.method)
         reduction = settings.method.pl_reduction
         differences = [_difference(spec) for spec in specs]
@@ -69,7 +69,7 @@ class Objective(nn.Module):
         }
         self.losses = {t.name: PretextLoss(asked[t.kind], reduction) for t in self.terms if t.kind in asked}
         heads = {t.name: (READS[t.kind], self.losses[t.name].width) for t in self.terms if t.kind in asked}
-        # SimCLR itself compares embeddings; a relaxed term needs G on any base: with G the identity, z' - r = z says nothing.
+        # SimCLR compares embeddings as they are; a relaxed term needs G on any base (without it z' - r = z is void).
         self.needs_g = [
             t for t in self.terms if t.kind in ("margin", "relax") or (t.kind == "sim" and self.base != "simclr")
         ]

@@ -24,16 +24,17 @@ class ViewMaker:
         self.seed = settings.seed
         self.views: tuple[ViewSpec, ...] = method(settings.method.name).views
         name = preset_name(settings)
-        self.size = settings.augment.size or augment.preset_size(name, image_size)
-        one, two = augment.presets(name, size=self.size, channels=channels)
+        one, two = augment.presets(name, settings.augment.size or (image_size if image_size <= 64 else None), channels)
+        self.size = next((int(op.size) for op in one.ops if isinstance(op, augment.Crop)), image_size)
         self.specs: tuple[Target, ...] = one.specs
-        self.pretexts = {1: one, 2: two}
+        plain = {1: one, 2: two}
         wanted = settings.augment.compile
         fuse = wanted == "always" or (wanted == "auto" and device.type == "cuda")
-        self.pipelines = {1: one.compiled(), 2: two.compiled()} if fuse else self.pretexts
+        self.pipelines = {1: one.compiled(), 2: two.compiled()} if fuse else plain
         self.relax = None
         if any(view.relaxed for view in self.views):
-            self.relax = augment.relaxation(one, augment.operation(settings.method.relax, size=self.size))
+            options = {"size": self.size} if settings.method.relax == "crop" else {}
+            self.relax = augment.relaxation(one, augment.operation(settings.method.relax, **options))
         self.relaxed_specs: tuple[Target, ...] = self.relax.targets if self.relax is not None else ()
         self.dtype = torch.float32
         self.memory_format = torch.contiguous_format

@@ -1,0 +1,65 @@
+"""Backbones by name, and state dicts that load anywhere."""
+
+import pytest
+import torch
+import torchvision
+
+from prelax.config import ModelSettings
+from prelax.errors import PrelaxError
+from prelax.nets import Network, backbone
+
+
+@pytest.mark.parametrize(
+    ("name", "features"), [("resnet8", 64), ("resnet18", 512), ("resnet34", 512), ("resnet50", 2048)]
+)
+def test_features_are_as_wide_as_they_say(name: str, features: int) -> None:
+    net = backbone(name, "small").eval()
+    assert net.features == features
+    assert net(torch.randn(2, 3, 32, 32)).shape == (2, features)
+
+
+def test_a_state_dict_is_torchvisions_own_without_the_classifier() -> None:
+    net = torchvision.models.resnet18(weights=None)
+    result = net.load_state_dict(backbone("resnet18", "imagenet").state_dict(), strict=False)
+    assert result.unexpected_keys == []
+    assert set(result.missing_keys) == {"fc.weight", "fc.bias"}
+
+
+def test_auto_stem_is_small_up_to_64_pixels() -> None:
+    assert backbone("resnet18", "auto", image_size=32).conv1.kernel_size == (3, 3)
+    assert backbone("resnet18", "auto", image_size=128).conv1.kernel_size == (7, 7)
+
+
+def test_images_of_one_or_many_channels_are_taken() -> None:
+    for channels in (1, 6):
+        assert backbone("resnet18", "imagenet", channels).eval()(torch.randn(1, channels, 64, 64)).shape == (1, 512)
+
+
+def test_any_timm_model_by_name() -> None:
+    net = backbone("timm:resnet10t", channels=3).eval()
+    assert net(torch.randn(1, 3, 32, 32)).shape == (1, net.features)
+
+
+@pytest.mark.parametrize("name", ["resnet19", "timm:nothing_like_it"])
+def test_an_unknown_name_is_refused(name: str) -> None:
+    with pytest.raises(PrelaxError):
+        backbone(name)
+
+
+def test_the_moving_average_is_its_closed_form() -> None:
+    torch.manual_seed(0)
+    sizes = ModelSettings(backbone="resnet8", projector_hidden=8, projector_dim=4, predictor_hidden=4)
+    network = Network(sizes, channels=1, image_size=16, heads={}, moving_target=True)
+    theta, phi = list(network.online.parameters()), list(network.target.parameters())
+    start = [p.clone() for p in phi]
+    seen = []
+    for _ in range(3):
+        with torch.no_grad():
+            for weight in theta:
+                weight.add_(torch.randn_like(weight))
+        seen.append([weight.clone() for weight in theta])
+        network.follow(torch.tensor(0.9))
+    for i, weight in enumerate(phi):  # phi_3 = t^3 phi_0 + (1 - t)(t^2 theta_1 + t theta_2 + theta_3)
+        wanted = 0.9**3 * start[i] + 0.1 * (0.81 * seen[0][i] + 0.9 * seen[1][i] + seen[2][i])
+        torch.testing.assert_close(weight, wanted, rtol=1e-5, atol=1e-6)
+    assert not any(weight.requires_grad for weight in phi)

@@ -1,0 +1,76 @@
+"""Views in one batch are normalised as views sent one after another."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from prelax.nets import MLP, Encoder, ViewNorm2d, backbone, keeps_views_apart, normalise_views, projector, set_views
+
+
+@pytest.mark.parametrize("views", [1, 2, 3])
+def test_one_pass_equals_views_sent_one_after_another(views: int) -> None:
+    torch.manual_seed(0)
+    plain, together = nn.BatchNorm2d(4), ViewNorm2d(4)
+    with torch.no_grad():
+        plain.weight.uniform_(0.5, 2)
+        plain.bias.normal_()
+    together.load_state_dict(plain.state_dict())
+    set_views(together, views)
+    x = (torch.randn(views, 6, 4, 5, 5) * torch.rand(views, 1, 4, 1, 1) * 3 + 2).requires_grad_()
+    y = x.detach().clone().requires_grad_()
+    one_by_one = torch.stack([plain(view) for view in x])
+    at_once = together(y.flatten(0, 1)).unflatten(0, (views, -1))
+    weight = torch.randn_like(one_by_one)
+    (one_by_one * weight).sum().backward()
+    (at_once * weight).sum().backward()
+    torch.testing.assert_close(at_once, one_by_one, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(y.grad, x.grad, rtol=1e-4, atol=1e-5)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(together.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_eval_mode_uses_the_running_averages() -> None:
+    norm = ViewNorm2d(2)
+    set_views(norm, 2)
+    norm(torch.randn(8, 2, 3, 3) + 5)
+    norm.eval()
+    x = torch.randn(3, 2, 3, 3)  # an odd number: no views here
+    wanted = nn.functional.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias)
+    torch.testing.assert_close(norm(x), wanted)
+
+
+def test_a_borrowed_view_is_normalised_by_the_lender() -> None:
+    norm = nn.BatchNorm1d(3, affine=False)
+    x = torch.randn(2, 9, 3)
+    x[1] *= 0.01  # its own statistics would blow it up to length one
+    borrowed = normalise_views(x, norm, borrow=[0, 0])
+    mean, std = x[0].mean(0), x[0].std(0, correction=0)
+    torch.testing.assert_close(borrowed[1], (x[1] - mean) / (std**2 + 1e-5).sqrt())
+    assert (normalise_views(x, norm)[1].std(0) > 10 * borrowed[1].std(0)).all()
+
+
+def test_the_encoder_gives_the_same_features_together_or_apart() -> None:
+    torch.manual_seed(0)
+    one = Encoder(backbone("resnet8", channels=1), projector(64, 32, 16))
+    two = copy.deepcopy(one)
+    images = torch.randn(12, 1, 16, 16)
+    torch.testing.assert_close(
+        one.features(images, 3, together=True), two.features(images, 3, together=False), rtol=1e-4, atol=1e-5
+    )
+    for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_net_with_ordinary_batchnorm_is_not_given_views_together() -> None:
+    assert keeps_views_apart(backbone("resnet8"))
+    assert not keeps_views_apart(nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1)))
+
+
+def test_mlp_keeps_the_statistics_of_views_apart() -> None:
+    torch.manual_seed(0)
+    net = MLP([4, 8, 3], last_norm=True)
+    x = torch.randn(2, 10, 4)
+    x[1] += 100
+    torch.testing.assert_close(net(x)[0], net(x[0]), rtol=1e-4, atol=1e-5)
