@@ -1,15 +1,17 @@
-"""``prelax list`` and ``prelax doctor``: what there is, and whether this machine is ready for it."""
+"""``prelax list``, ``prelax doctor`` and ``--version --verbose``: what there is, and whether this machine is ready."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from prelax.cli.speech import Debug, Json, Quiet, show
+from prelax.cli.speech import Debug, Json, Quiet, say, show
 from prelax.errors import PrelaxError
 
-KINDS = ("methods", "datasets", "recipes", "backbones", "augmentations", "settings", "tables", "protocols")
+KINDS = ("methods", "datasets", "recipes", "backbones", "augmentations", "protocols", "tables", "formats", "settings")
 
 
 def list_(
@@ -18,7 +20,7 @@ def list_(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Say what there is: methods, datasets, recipes, backbones, augmentations, settings, tables or protocols.
+    """Say what there is: methods, datasets, recipes, backbones, augmentations, protocols, tables, formats, settings.
 
     Example: [bold]prelax list methods[/bold]
     """
@@ -29,10 +31,53 @@ def list_(
     show(LISTS[kind]())
 
 
+def list_methods() -> list[dict[str, Any]]:
+    from prelax.objectives import METHODS
+
+    return [{"method": name, "what": line.line, "loss": line.equation} for name, line in METHODS.items()]
+
+
+def list_datasets() -> list[dict[str, Any]]:
+    from prelax.data import SOURCES
+
+    return [{"dataset": name, "what": line} for name, line in SOURCES.items()]
+
+
 def list_recipes() -> list[dict[str, Any]]:
     from prelax.config import recipe_line, recipe_names
 
     return [{"recipe": name, "what": recipe_line(name)} for name in recipe_names()]
+
+
+def list_backbones() -> list[dict[str, Any]]:
+    from prelax.nets import BACKBONES
+
+    return [{"backbone": name, "what": line} for name, line in BACKBONES.items()]
+
+
+def list_augmentations() -> list[dict[str, Any]]:
+    from prelax.augment import OPERATIONS, PRESETS
+
+    presets = [{"name": name, "kind": "preset", "what": line} for name, line in PRESETS.items()]
+    return presets + [{"name": name, "kind": "operation", "what": line} for name, line in OPERATIONS.items()]
+
+
+def list_protocols() -> list[dict[str, Any]]:
+    from prelax.evaluate import PROTOCOLS
+
+    return [{"protocol": name, "what": str(line)} for name, line in PROTOCOLS.items()]
+
+
+def list_tables() -> list[dict[str, Any]]:
+    from prelax.reproduce import tables
+
+    return [{"table": name, "rows": len(table.rows), "what": table.title} for name, table in tables().items()]
+
+
+def list_formats() -> list[dict[str, Any]]:
+    from prelax.export import FORMATS
+
+    return [{"format": name, "what": line} for name, line in FORMATS.items()]
 
 
 def list_settings() -> list[dict[str, Any]]:
@@ -48,12 +93,52 @@ def list_settings() -> list[dict[str, Any]]:
     ]
 
 
-LISTS = {"recipes": list_recipes, "settings": list_settings}
+LISTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "methods": list_methods,
+    "datasets": list_datasets,
+    "recipes": list_recipes,
+    "backbones": list_backbones,
+    "augmentations": list_augmentations,
+    "protocols": list_protocols,
+    "tables": list_tables,
+    "formats": list_formats,
+    "settings": list_settings,
+}
 
 
 def print_environment() -> None:
-    pass
+    from prelax.doctor import environment
+
+    for name, value in environment().items():
+        print(f"{name:14} {value}")
+
+
+def doctor(
+    run: Annotated[Path | None, typer.Argument(help="A run folder to examine as well.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Examine this machine and, if one is given, a run: what works, what is wrong, what to do.
+
+    Examples: [bold]prelax doctor[/bold] · [bold]prelax doctor runs/NAME[/bold]
+    """
+    from prelax.doctor import environment, examine_machine, examine_run
+
+    findings = examine_machine() + (examine_run(run) if run is not None else [])
+    rows = [{"": "ok" if finding.fine else "!!", "what": finding.what, "found": finding.found} for finding in findings]
+    fine = all(finding.fine for finding in findings)
+    result = {
+        "environment": environment(),
+        "findings": [{"ok": f.fine, "what": f.what, "found": f.found} for f in findings],
+        "ok": fine,
+    }
+    show(result, rows)
+    say("" if fine else "what is marked !! needs a look")
+    if not fine:
+        raise typer.Exit(1)
 
 
 def register(app: typer.Typer) -> None:
     app.command("list")(list_)
+    app.command("doctor")(doctor)

@@ -15,6 +15,8 @@ from prelax.cli import about, evaluating, showing, training
 from prelax.cli.speech import complain, state
 from prelax.errors import PrelaxError
 
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
+
 app = typer.Typer(
     name="prelax",
     help="Image representations learnt without labels, from augmentations that keep meaning and those that change it.",
@@ -45,7 +47,6 @@ def program(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and gives its exit status: 0 done, 2 the user's mistake, 130 interrupted, 1 ours."""
     state.reset()
-    usage_error = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         status = app(words, prog_name="prelax", standalone_mode=False)
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status if isinstance(status, int) else 0
     except PrelaxError as error:
         return fail(str(error), 2)
-    except usage_error as error:
+    except USAGE_ERROR as error:
         said = error.format_message().rstrip(".")  # type: ignore[attr-defined]
         return fail(f"{said} (see `prelax {command_of(words)}--help`)", 2)
     except (KeyboardInterrupt, typer.Abort):

@@ -1,4 +1,121 @@
+"""``prelax report``, ``reproduce``, ``theory``, ``augmentations`` and ``bench``: things to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
+from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, working
+from prelax.cli.training import complete_key
+from prelax.errors import PrelaxError
 
-def register(app: typer.Typer) -> None: ...
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="One run folder or several to compare.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file; default RUN/report.html.")] = None,
+    points: Annotated[int, typer.Option("--points", min=0, help="Images of the map; 0 leaves it out.")] = 2000,
+    device: Annotated[str, typer.Option("--device", help="Where features are computed.")] = "cpu",
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write one HTML file that shows and compares runs; it opens from disk without a network.
+
+    Example: [bold]prelax report runs/simsiam runs/prelax --out compared.html[/bold]
+    """
+    from prelax.report import report as write
+
+    with working():
+        page = write(runs, out, points=points, seed=seed, device=device)
+    if state.json:
+        show({"page": str(page), "runs": [str(run) for run in runs]})
+    else:
+        print(f"the page is {page}")
+
+
+def complete_table(incomplete: str) -> list[str]:
+    from prelax.reproduce import tables
+
+    return [name for name in tables() if name.startswith(incomplete)]
+
+
+def reproduce(
+    table: Annotated[str, typer.Argument(help="A name of `prelax list tables`.", autocompletion=complete_table)],
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Changes to every row.", autocompletion=complete_key),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where runs and tables are kept.")] = Path("runs/paper"),
+    seeds: Annotated[str | None, typer.Option("--seeds", help="Several runs a row, for example 0,1,2.")] = None,
+    only: Annotated[str | None, typer.Option("--only", help="Only rows that match this pattern.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the rows, and stop.")] = False,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Train and measure every row of a table of the paper, and set the paper's figures beside ours.
+
+    Rows that are finished are not done again, rows that were stopped go on. Examples:
+    [bold]prelax reproduce tab3b data.root=~/data[/bold] ·
+    [bold]prelax reproduce tab1a train.epochs=100 --only 'simsiam|prelax' --seeds 0,1,2[/bold]
+    """
+    from prelax.reproduce import plan, reproduce, shown
+
+    wanted = read_seeds(seeds) if seeds is not None else [seed]
+    if dry_run:
+        show(plan(table, changes or [], out, seeds=wanted, only=only))
+        return
+    with working():
+        result = reproduce(table, changes or [], out, seeds=wanted, only=only, progress=not quiet, say=say)
+    show(result, shown(result), result["title"])
+    say(
+        f"the table is {out / table}.md, its figures {out / table}.json, the page {result['page'] or 'was not written'}"
+    )
+    failed = [row for row in result["rows"] if row["failure"]]
+    if failed:
+        raise PrelaxError(
+            f"{len(failed)} of {len(result['rows'])} rows failed; {failed[0]['label']}: {failed[0]['failure']}"
+        )
+
+
+def read_seeds(text: str) -> list[int]:
+    """``[0, 1, 2]`` of ``0,1,2``."""
+    try:
+        seeds = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise PrelaxError(f"--seeds {text!r} is not a list of numbers such as 0,1,2") from None
+    if len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise PrelaxError(f"--seeds {text!r}: each must be a different number from 0 up")
+    return seeds
+
+
+def theory(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the figure.")] = Path("runs/theory"),
+    joints: Annotated[int, typer.Option("--joints", min=1, help="Random distributions a family.")] = 100,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Check the paper's two theorems exactly on finite distributions; draw the information each method keeps.
+
+    Example: [bold]prelax theory[/bold]
+    """
+    from prelax.theory import run_theory, tell
+
+    with working():
+        results = run_theory(out, seed, joints)
+    if state.json:
+        show(results)
+    else:
+        print(tell(results))
+
+
+def register(app: typer.Typer) -> None:
+    app.command("report")(report)
+    app.command("reproduce")(reproduce)
+    app.command("theory")(theory)

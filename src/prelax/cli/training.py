@@ -65,6 +65,9 @@ def pretrain(
         settings = resolve(recipe, changes, seed)
         if resume and out is None:
             raise PrelaxError("--resume needs the run folder: prelax pretrain RUN --resume")
+    from prelax.check import check
+
+    check(settings)
     if dry_run:
         print_settings(settings.model_dump(mode="json"), to_yaml(settings))
         return

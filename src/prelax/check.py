@@ -1,0 +1,41 @@
+"""What can be known to be wrong before any work starts: names that do not exist, files that are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prelax.config import Settings, nearest
+from prelax.errors import PrelaxError
+
+
+def check(settings: Settings) -> Settings:
+    """The settings themselves, once every name in them is one there is; refuses with the nearest valid name.
+
+    >>> from prelax.config import resolve
+    >>> check(resolve("digits/simsiam", ["method.name=simsam"]))
+    Traceback (most recent call last):
+    prelax.errors.PrelaxError: method.name: no 'simsam'; did you mean simsiam?
+    """
+    from prelax.augment import OPERATIONS, PRESETS
+    from prelax.data import SOURCES
+    from prelax.nets import BACKBONES
+    from prelax.objectives import METHODS
+
+    known(settings.method.name, METHODS, "method.name")
+    known(settings.method.relax, OPERATIONS, "method.relax")
+    known(settings.data.source, SOURCES, "data.source")
+    known(settings.augment.preset, [*PRESETS, "auto"], "augment.preset")
+    if not settings.model.backbone.startswith("timm:"):
+        known(settings.model.backbone, BACKBONES, "model.backbone")
+    root = settings.data.root
+    if root is not None and not settings.data.download and not root.expanduser().exists():
+        raise PrelaxError(f"data.root: there is no {root}")
+    if settings.data.source == "folder" and root is None:
+        raise PrelaxError("data.root is not set: say where the images are, for example data.root=./photos")
+    return settings
+
+
+def known(name: str, valid: Iterable[str], key: str) -> None:
+    valid = list(valid)
+    if name not in valid:
+        raise PrelaxError(f"{key}: no {name!r}{nearest(name, valid)}")

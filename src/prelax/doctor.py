@@ -1,0 +1,163 @@
+"""A look at this machine, and at a run that went wrong: what was found, and what to do about it."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import prelax
+from prelax.errors import PrelaxError
+
+EXTRAS = {
+    "timm": "timm backbones",
+    "pycocotools": "detection on COCO",
+    "faiss": "search in large sets",
+    "pyarrow": "`prelax embed` to parquet",
+    "webdataset": "shards",
+    "tensorboard": "logs",
+    "onnx": "`prelax export --to onnx`",
+    "kornia": "`prelax bench augment` beside kornia",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at; what was found says what to do when it is not fine."""
+
+    fine: bool
+    what: str
+    found: str
+
+
+def environment() -> dict[str, str]:
+    """Versions and hardware, as one would put them into a bug report."""
+    import torch
+    import torchvision
+
+    devices = (
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    )
+    return {
+        "prelax": prelax.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "torch": str(torch.__version__),
+        "torchvision": str(torchvision.__version__),
+        "cuda": str(torch.version.cuda) if devices else "no device",
+        "devices": ", ".join(devices) or "cpu",
+        "cores": str(os.cpu_count()),
+        "threads": str(torch.get_num_threads()),
+        "extras": ", ".join(name for name in EXTRAS if importlib.util.find_spec(name)) or "none",
+    }
+
+
+def examine_machine() -> list[Finding]:
+    """Whether this machine can train, and what it lacks."""
+    import torch
+
+    found = [Finding(sys.version_info >= (3, 11), "python", platform.python_version())]
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            free, total = torch.cuda.mem_get_info(index)
+            name = torch.cuda.get_device_name(index)
+            found.append(
+                Finding(free > 2**30, f"cuda:{index}", f"{name}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free")
+            )
+    else:
+        said = "none: everything runs on the CPU; long recipes (cifar10, imagenette) need a GPU"
+        found.append(Finding(True, "cuda", said))
+    found.append(works_on(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
+    room = shutil.disk_usage(Path.cwd()).free / 2**30
+    found.append(Finding(room > 2, "disk here", f"{room:.0f} GiB free" + ("" if room > 2 else ": make room")))
+    found.append(writable(Path.cwd()))
+    for module, use in EXTRAS.items():
+        there = importlib.util.find_spec(module) is not None
+        found.append(Finding(True, module, f"for {use}" if there else f"not installed (for {use})"))
+    return found
+
+
+def works_on(device: Any) -> Finding:
+    """A step of training on the device, for real."""
+    import torch
+
+    try:
+        from prelax.nets import backbone
+
+        net = backbone("resnet8", channels=1, image_size=16).to(device)
+        net(torch.zeros(4, 1, 16, 16, device=device)).square().mean().backward()
+    except Exception as error:
+        return Finding(False, f"a step on {device}", f"{type(error).__name__}: {str(error).splitlines()[0]}")
+    return Finding(True, f"a step on {device}", "works")
+
+
+def writable(folder: Path) -> Finding:
+    fine = os.access(folder, os.W_OK)
+    return Finding(fine, "runs here", "can be written" if fine else f"{folder} cannot be written: use --out")
+
+
+def examine_run(path: Path | str) -> list[Finding]:
+    """The health of a run: is it whole, did it finish, and does its training look like training."""
+    from prelax.run import Run, read_checkpoint
+
+    try:
+        run = Run.open(path)
+    except PrelaxError as error:
+        return [Finding(False, "run", str(error))]
+    settings, metrics = run.settings, run.metrics()
+    found = [Finding(True, "run", f"{settings.recipe}, {settings.method.name}, seed {settings.seed}")]
+    last = metrics[-1] if metrics else {}
+    done, epochs = int(last.get("epoch", 0)), settings.train.epochs
+    go_on = f"; go on with `prelax pretrain {run.path} --resume`"
+    found.append(Finding(done >= epochs, "epochs", f"{done} of {epochs}" + ("" if done >= epochs else go_on)))
+    for name in ("checkpoint.pt", "checkpoint.previous.pt"):
+        if (run.path / name).exists():
+            try:
+                state = read_checkpoint(run.path / name)
+                found.append(Finding(True, name, f"whole, epoch {state.get('epoch', '?')}"))
+            except PrelaxError as error:
+                found.append(Finding(False, name, str(error)))
+    try:
+        run.load_backbone()
+        found.append(Finding(True, "backbone", "can be read"))
+    except PrelaxError as error:
+        found.append(Finding(False, "backbone", str(error)))
+    return found + examine_metrics(metrics, settings.method.name)
+
+
+def examine_metrics(metrics: list[dict[str, Any]], method: str) -> list[Finding]:
+    """What the curves say about collapse, divergence and a residual that is not told anything."""
+    if not metrics:
+        return [Finding(False, "metrics", "none: no epoch was finished")]
+    last, first = metrics[-1], metrics[0]
+    broken = [key for key, value in last.items() if isinstance(value, float) and not math.isfinite(value)]
+    if broken:
+        return [
+            Finding(False, "loss", f"{', '.join(broken)} not finite: try a lower train.lr or train.warmup_epochs=10")
+        ]
+    found = []
+    if "loss" in last:
+        fell = last["loss"] < first["loss"] or len(metrics) == 1
+        said = f"{first['loss']:.4g} > {last['loss']:.4g}" + ("" if fell else ": did not fall; try another train.lr")
+        found.append(Finding(fell, "loss", said))
+    if "embedding_std" in last and method not in ("supervised", "rotation"):
+        std, rank = last["embedding_std"], last.get("effective_rank", math.inf)
+        fine = std > 0.05 and rank > 1.5
+        said = f"std {std:.3f}, effective rank {rank:.1f}" + (
+            "" if fine else ": collapsed; lower train.lr or method.gamma"
+        )
+        found.append(Finding(fine, "embeddings", said))
+    if "loss/rotpl" in last:
+        chance = math.log(4)
+        fine = last["loss/rotpl"] < 0.95 * chance
+        said = f"{last['loss/rotpl']:.3f} (chance {chance:.3f})" + (
+            "" if fine else ": the residual does not know the angle yet"
+        )
+        found.append(Finding(fine, "RotPL", said))
+    return found

@@ -1,0 +1,199 @@
+"""A trained backbone for those who do not have prelax: torchvision, timm, ONNX, torch.export, the Hub."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import prelax
+from prelax.config import nearest
+from prelax.errors import PrelaxError
+from prelax.loading import Loaded, load, save_hub
+from prelax.run import Run, replacing, writing
+
+TORCHVISION = ("resnet18", "resnet34", "resnet50")
+
+FORMATS: dict[str, str] = {
+    "torchvision": "weights under torchvision's names, and the few lines that load them",
+    "timm": "weights under timm's names, and the few lines that load them",
+    "onnx": "a graph from images in 0..1 to features, any batch size",
+    "torch-export": "the same as a torch.export program (.pt2): torch alone runs it",
+    "hub": "config.json, model.safetensors and a model card, as the Hugging Face Hub keeps them",
+}
+
+
+def export(path: Path | str, to: str, out: Path | str | None = None) -> Path:
+    """Writes a run's backbone in another library's form and gives the folder: by default ``RUN/export/FORMAT``.
+
+    Beside the weights lie ``backbone.json`` (size, channels, mean, std) and, for torchvision and timm, ``load.py``,
+    which needs that library alone. ONNX and torch.export graphs take float images in 0..1 and normalise them inside.
+    """
+    if to not in FORMATS:
+        raise PrelaxError(f"no format {to!r}{nearest(to, FORMATS)}")
+    loaded = load(path)
+    folder = Path(out) if out is not None else Path(path) / "export" / to
+    if to == "hub":
+        return save_hub(Run.open(path), folder)
+    writers: dict[str, Callable[[Loaded, Path], None]] = {
+        "torchvision": write_torchvision,
+        "timm": write_timm,
+        "onnx": write_onnx,
+        "torch-export": write_torch_export,
+    }
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        writers[to](loaded, folder)
+        (folder / "backbone.json").write_text(json.dumps(describe(loaded, to), indent=1) + "\n", encoding="utf-8")
+    return folder
+
+
+def describe(loaded: Loaded, to: str) -> dict[str, Any]:
+    """What a user of the file must know about its input and output."""
+    pre = loaded.preprocess
+    inside = to in ("onnx", "torch-export")
+    return {
+        "backbone": loaded.settings.model.backbone,
+        "method": loaded.settings.method.name,
+        "input": {"shape": ["batch", loaded.channels, pre.size, pre.size], "range": [0.0, 1.0]},
+        "normalise": "inside the graph" if inside else "before the backbone",
+        "mean": list(pre.mean),
+        "std": list(pre.std),
+        "features": int(loaded.backbone.features),  # type: ignore[arg-type]
+        "prelax": prelax.__version__,
+    }
+
+
+# -- weights ----------------------------------------------------------------------------------------------------------
+
+
+def write_torchvision(loaded: Loaded, folder: Path) -> None:
+    name = loaded.settings.model.backbone
+    if name not in TORCHVISION:
+        raise PrelaxError(
+            f"{name} is not one of torchvision's ({', '.join(TORCHVISION)}); use --to onnx or torch-export"
+        )
+    body = [
+        "import torch, torchvision",
+        f"net = torchvision.models.{name}()",
+        *stem_lines(loaded),
+        "net.fc = torch.nn.Identity()",
+    ]
+    write_weights(loaded, folder, body)
+
+
+def write_timm(loaded: Loaded, folder: Path) -> None:
+    name = loaded.settings.model.backbone
+    if name.startswith("timm:"):
+        known = name.removeprefix("timm:")
+        body = ["import timm, torch", f'net = timm.create_model("{known}", num_classes=0, in_chans={loaded.channels})']
+    elif name in TORCHVISION:
+        body = ["import timm, torch", f'net = timm.create_model("{name}", num_classes=0)', *stem_lines(loaded)]
+    else:
+        raise PrelaxError(f"{name} is not one of timm's; use --to onnx or torch-export")
+    write_weights(loaded, folder, body)
+
+
+def stem_lines(loaded: Loaded) -> list[str]:
+    """What turns the library's ImageNet stem into the one that was trained."""
+    conv = loaded.backbone.conv1
+    assert isinstance(conv, nn.Conv2d)
+    small = conv.kernel_size == (3, 3)
+    if not small and loaded.channels == 3:
+        return []
+    kernel, stride, padding = (3, 1, 1) if small else (7, 2, 3)
+    lines = [f"net.conv1 = torch.nn.Conv2d({loaded.channels}, 64, {kernel}, {stride}, {padding}, bias=False)"]
+    return lines + (["net.maxpool = torch.nn.Identity()"] if small else [])
+
+
+def write_weights(loaded: Loaded, folder: Path, body: list[str]) -> None:
+    """``backbone.pt`` (a plain state dict) and ``load.py``, which builds the network around it."""
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in loaded.backbone.state_dict().items()}
+    with replacing(folder / "backbone.pt") as temporary:
+        torch.save(state, temporary)
+    pre = loaded.preprocess
+    lines = [
+        '"""Builds the backbone; prelax is not needed. Images: floats in 0..1, normalised by MEAN and STD."""',
+        "from pathlib import Path",
+        *body,
+        'weights = Path(__file__).with_name("backbone.pt")',
+        "net.load_state_dict(torch.load(weights, weights_only=True))",
+        "net.eval()",
+        f"SIZE, MEAN, STD = {pre.size}, {tuple(pre.mean)}, {tuple(pre.std)}",
+    ]
+    (folder / "load.py").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+# -- graphs -----------------------------------------------------------------------------------------------------------
+
+
+class FromUnit(nn.Module):
+    """The backbone with its normalisation: images in 0..1 in, features out."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, loaded: Loaded) -> None:
+        super().__init__()
+        self.backbone = plain_norms(loaded.backbone)
+        self.register_buffer("mean", torch.tensor(loaded.preprocess.mean)[:, None, None])
+        self.register_buffer("std", torch.tensor(loaded.preprocess.std)[:, None, None])
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.backbone((images - self.mean) / self.std)
+        return features
+
+
+def plain_norms(backbone: nn.Module) -> nn.Module:
+    """A copy on the CPU, in eval mode, with torch's own BatchNorm in place of the one that keeps views apart."""
+    net = copy.deepcopy(backbone).cpu().eval()
+    for module in list(net.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.BatchNorm2d) and type(child) is not nn.BatchNorm2d:
+                norm = nn.BatchNorm2d(child.num_features, child.eps, child.momentum, child.affine)
+                norm.load_state_dict(child.state_dict())
+                setattr(module, name, norm.eval())
+    return net
+
+
+def example(loaded: Loaded) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(2, loaded.channels, loaded.size, loaded.size, generator=generator)
+
+
+def write_onnx(loaded: Loaded, folder: Path) -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise PrelaxError("--to onnx needs onnx: pip install 'prelax[onnx]'") from None
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings(), replacing(folder / "backbone.onnx") as temporary:
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            FromUnit(loaded).eval(),
+            (example(loaded),),
+            dynamo=True,
+            input_names=["images"],
+            output_names=["features"],
+            dynamic_shapes={"images": {0: torch.export.Dim("batch")}},
+            verbose=False,
+        )
+        assert program is not None
+        program.save(str(temporary), external_data=False)
+
+
+def write_torch_export(loaded: Loaded, folder: Path) -> None:
+    shapes = {"images": {0: torch.export.Dim("batch")}}
+    program = torch.export.export(FromUnit(loaded).eval(), (example(loaded),), dynamic_shapes=shapes)
+    with replacing(folder / "backbone.pt2") as temporary:
+        held = temporary.with_suffix(".pt2")  # torch refuses another ending
+        torch.export.save(program, held)
+        held.replace(temporary)

@@ -1,0 +1,325 @@
+"""A table of the paper, row by row: what is not trained yet is trained, what is not measured yet is measured.
+
+Everything made is kept in one folder, whatever table asked for it, so that SimSiam on CIFAR-10 is trained once and
+stands in every table. A run's folder carries a short hash of its settings: a quick pass never passes for the real one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from prelax.check import check
+from prelax.config import Settings, nearest, overrides, resolve
+from prelax.errors import PrelaxError
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cell of a table of the paper: what is trained, how it is measured, and what the paper printed."""
+
+    label: str
+    recipe: str
+    protocol: str
+    column: str = ""
+    set: tuple[str, ...] = ()
+    figure: str = "accuracy"
+    dataset: str | None = None
+    init: str = "trained"
+    paper: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+
+
+def tables() -> dict[str, Table]:
+    """Every table that can be reproduced, by name.
+
+    >>> tables()["tab1a"].rows[-1].paper
+    93.4
+    """
+    text = (resources.files("prelax") / "tables.yaml").read_text(encoding="utf-8")
+    found = {}
+    for name, tree in yaml.safe_load(text).items():
+        defaults = {key: tree[key] for key in ("protocol", "figure", "dataset", "recipe") if key in tree}
+        rows = [defaults | row | {"set": tuple(row.get("set", ()))} for row in tree["rows"]]
+        found[name] = Table(name, tree["title"], tuple(Row(**row) for row in rows))
+    return found
+
+
+def table(name: str) -> Table:
+    """A table by name, or the nearest name there is."""
+    known = tables()
+    if name not in known:
+        raise PrelaxError(f"no table {name!r}{nearest(name, known)}")
+    return known[name]
+
+
+def settings_of(row: Row, changes: Sequence[str], seed: int) -> Settings:
+    """What a row trains: its recipe, its own changes, then the user's."""
+    return resolve(row.recipe, [*row.set, *changes], seed)
+
+
+def run_name(settings: Settings) -> str:
+    """A folder name that two runs share only when they compute the same thing."""
+    from prelax.run import CHANGEABLE
+
+    tree = settings.model_dump(mode="json", exclude={"recipe", "evaluate"})
+    for key in CHANGEABLE:
+        section, _, leaf = key.partition(".")
+        tree[section].pop(leaf, None)
+    digest = hashlib.sha1(json.dumps(tree, sort_keys=True).encode(), usedforsecurity=False).hexdigest()[:8]
+    stem = re.sub(r"[^\w.+-]+", "-", settings.recipe)
+    return f"{stem}-{digest}-seed{settings.seed}"
+
+
+def reproduce(
+    name: str,
+    changes: Sequence[str] = (),
+    out: Path | str = "runs/paper",
+    *,
+    seeds: Sequence[int] = (0,),
+    only: str | None = None,
+    progress: bool = True,
+    say: Say = lambda line: None,
+) -> dict[str, Any]:
+    """The table with our figures beside the paper's; also written to ``out/NAME.json``, ``.md`` and ``.html``.
+
+    A row that fails keeps its reason and does not stop the others.
+
+    Args:
+        changes: ``key=value`` for every row, for example ``train.epochs=100`` for a quick pass.
+        seeds: a run of every row for each; the table then has mean and standard deviation.
+        only: a pattern; rows whose label, column or recipe does not match it are left out.
+        say: called with a line before each piece of work.
+    """
+    wanted = chosen(table(name), only)
+    # Every mistake in the settings shows up here, before the first row is trained.
+    jobs = {row: [check(settings_of(row, changes, seed)) for seed in seeds] for row in wanted}
+    source = overrides(changes).get("data", {}).get("source")
+    out = Path(out)
+    made, results = [], []
+    for row, several in jobs.items():
+        figures: list[float] = []
+        beside: list[float] = []
+        folders, failure = [], None
+        for settings in several:
+            folder = out / run_name(settings)
+            on = source if row.dataset and source else row.dataset
+            try:
+                say(f"{row.label}{f', {row.column}' if row.column else ''}, seed {settings.seed}: {folder}")
+                train_or_skip(settings, folder, progress, say)
+                figures.append(measure(folder, row, on, say))
+                if row.protocol.startswith("linear"):  # kNN stands beside every linear figure
+                    beside.append(measure(folder, Row(row.label, row.recipe, "knn", init=row.init), on, say))
+            except PrelaxError as error:
+                failure = str(error)
+                say(f"failed: {failure}")
+            folders.append(str(folder))
+            if folder not in made and (folder / "backbone.safetensors").is_file():
+                made.append(folder)
+        results.append(line(row, figures, beside, folders, failure, several[0].train.epochs))
+    result = {
+        "table": name,
+        "title": table(name).title,
+        "changes": list(changes),
+        "seeds": list(seeds),
+        "rows": results,
+        "page": write_page(made, out / f"{name}.html", say),
+    }
+    write(out, name, result)
+    return result
+
+
+def plan(
+    name: str,
+    changes: Sequence[str] = (),
+    out: Path | str = "runs/paper",
+    *,
+    seeds: Sequence[int] = (0,),
+    only: str | None = None,
+) -> list[dict[str, Any]]:
+    """What ``reproduce`` would do: a line a row and seed, with the run folder and how far it is."""
+    lines = []
+    for row in chosen(table(name), only):
+        for seed in seeds:
+            settings = check(settings_of(row, changes, seed))
+            folder = Path(out) / run_name(settings)
+            done = finished_epochs(folder)
+            lines.append(
+                {
+                    "method": row.label,
+                    "column": row.column,
+                    "recipe": row.recipe,
+                    "seed": seed,
+                    "run": str(folder),
+                    "epochs": f"{done} of {settings.train.epochs}",
+                    "measured by": row.protocol,
+                    "paper": row.paper,
+                }
+            )
+    return lines
+
+
+def chosen(whole: Table, only: str | None) -> list[Row]:
+    try:
+        rows = [row for row in whole.rows if re.search(only or "", f"{row.label} {row.column} {row.recipe}", re.I)]
+    except re.error as error:
+        raise PrelaxError(f"--only {only!r} is not a pattern: {error}") from None
+    if not rows:
+        raise PrelaxError(f"no row of {whole.name} matches {only!r}: {', '.join(row.label for row in whole.rows)}")
+    return rows
+
+
+def train_or_skip(settings: Settings, folder: Path, progress: bool, say: Say) -> None:
+    """Leaves a finished run alone, goes on with one that was stopped, and starts one that is not there."""
+    from prelax.train import pretrain
+
+    begun = (folder / "config.yaml").is_file()
+    if begun:
+        last = finished_epochs(folder)
+        if last >= settings.train.epochs and (folder / "backbone.safetensors").is_file():
+            say("  trained already")
+            return
+        say(f"  going on from epoch {last} of {settings.train.epochs}")
+    pretrain(settings, folder, resume=begun, progress=progress)
+
+
+def finished_epochs(folder: Path) -> int:
+    from prelax.run import Run
+
+    return max((entry["epoch"] for entry in Run(folder).metrics()), default=0)
+
+
+def measure(folder: Path, row: Row, on: str | None, say: Say) -> float:
+    """The row's figure, measured now or read from the run folder."""
+    from prelax.run import Run
+
+    run = Run.open(folder)
+    if row.protocol == "metrics":
+        return figure_of(run.metrics()[-1], row.figure, f"the metrics of {folder}")
+    dataset = on or run.settings.data.source
+    for found in run.evals().values():
+        if found.get("protocol") == row.protocol and found.get("dataset") == dataset:
+            return figure_of(found, "floor" if row.init == "random" else row.figure, str(folder))
+    from prelax.evaluate import evaluate
+
+    say(f"  measuring {row.protocol}" + (f" on {on}" if on else ""))
+    results = evaluate(run, [row.protocol], on=on)
+    return figure_of(results[0], "floor" if row.init == "random" else row.figure, str(folder))
+
+
+def figure_of(result: Mapping[str, Any], name: str, where: str) -> float:
+    value = result.get(name)
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        numbers = sorted(key for key, number in result.items() if isinstance(number, int | float))
+        raise PrelaxError(f"{where} has no figure {name!r}, only {', '.join(numbers)}")
+    return float(value)
+
+
+def line(
+    row: Row, figures: list[float], beside: list[float], folders: list[str], failure: str | None, epochs: int
+) -> dict[str, Any]:
+    """A row of the result: ours, the paper's and the difference."""
+    ours, std = mean_std(figures)
+    return {
+        **{key: value for key, value in asdict(row).items() if key not in ("init", "set")},
+        "set": list(row.set),
+        "epochs": epochs,
+        "ours": ours,
+        "std": std,
+        "figures": figures,
+        "knn": mean_std(beside)[0],
+        "difference": round(ours - row.paper, 2) if ours is not None and row.paper is not None else None,
+        "runs": folders,
+        "failure": failure,
+    }
+
+
+def mean_std(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """The mean, and the standard deviation when there are several.
+
+    >>> mean_std([90.0, 92.0])
+    (91.0, 1.4142)
+    """
+    if not values:
+        return None, None
+    mean = sum(values) / len(values)
+    if len(values) == 1:
+        return round(mean, 4), None
+    return round(mean, 4), round(math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)), 4)
+
+
+def shown(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a result as they are printed."""
+    several = any(row["std"] is not None for row in result["rows"])
+    with_columns = any(row["column"] for row in result["rows"])
+    with_knn = any(row["knn"] is not None for row in result["rows"])
+    rows = []
+    for row in result["rows"]:
+        cells: dict[str, Any] = {"method": row["label"]}
+        if with_columns:
+            cells["column"] = row["column"]
+        cells["measured by"] = row["protocol"] if row["figure"] == "accuracy" else row["figure"]
+        cells["epochs"] = row["epochs"]
+        ours = "failed" if row["ours"] is None else f"{row['ours']:.2f}"
+        cells["ours"] = ours + (f" ± {row['std']:.2f}" if several and row["std"] is not None else "")
+        cells["paper"] = "–" if row["paper"] is None else f"{row['paper']:g}"
+        cells["difference"] = "–" if row["difference"] is None else f"{row['difference']:+.2f}"
+        if with_knn:
+            cells["kNN"] = "–" if row["knn"] is None else f"{row['knn']:.2f}"
+        rows.append(cells)
+    return rows
+
+
+def as_markdown(result: Mapping[str, Any]) -> str:
+    """The table as Markdown, with the command that made it."""
+    rows = shown(result)
+    heads = list(rows[0])
+    command = " ".join(["prelax reproduce", result["table"], *result["changes"]])
+    command += f" --seeds {','.join(map(str, result['seeds']))}"
+    text = [f"# {result['title']}", "", f"`{command}`", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    text += [f"| {' | '.join(str(row[head]) for head in heads)} |" for row in rows]
+    failed = [row for row in result["rows"] if row["failure"]]
+    text += ["", *(f"- {row['label']} {row['column']}: {row['failure']}".replace("  ", " ") for row in failed)]
+    return "\n".join(text).rstrip() + "\n"
+
+
+def write(out: Path, name: str, result: Mapping[str, Any]) -> None:
+    from prelax.run import replacing, writing
+
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        for suffix, text in (("json", json.dumps(result, indent=1) + "\n"), ("md", as_markdown(result))):
+            with replacing(out / f"{name}.{suffix}") as temporary:
+                temporary.write_text(text, encoding="utf-8")
+
+
+def write_page(folders: Iterable[Path], target: Path, say: Say) -> str | None:
+    """One page of the rows' runs: curves, maps and nearest images."""
+    from prelax.report import report
+
+    folders = list(folders)
+    if not folders:
+        return None
+    try:
+        report(folders, target)
+    except PrelaxError as error:
+        say(f"no page: {error}")
+        return None
+    return str(target)
