@@ -1,0 +1,83 @@
+"""The engine on a GPU: the fast paths equal the plain one, and how fast they are.
+
+    python benchmarks/gpu_engine.py OUT.json [--profile]
+
+Checks first (losses of six steps in every mode, from the same seed), then times SimSiam and Prelax-all on CIFAR-10's
+shape in every mode, and writes the raw figures as JSON.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from prelax.config import resolve
+from prelax.train.bench import bench, build
+
+
+def losses(recipe: str, mode: str, steps: int = 6) -> list[dict[str, float]]:
+    """What each of the first steps measured."""
+    torch.manual_seed(0)
+    engine = build(resolve(recipe, ["train.epochs=10", "train.warmup_epochs=1"]), mode, 4096)
+    seen = []
+    for step in range(steps):
+        engine.sums = {name: value.zero_() for name, value in engine.sums.items()}
+        engine.set_rates(step)
+        engine.epoch.fill_(1)
+        engine.ids.copy_(torch.arange(engine.batch, device=engine.device) + (step % 8) * engine.batch)
+        engine.take_step()
+        seen.append({name: float(value) for name, value in engine.sums.items()})
+    torch.compiler.reset()
+    return seen
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    report: dict = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "check": {}, "speed": []}
+    for recipe in ("cifar10/prelax-all", "cifar10/byol"):
+        plain = losses(recipe, "plain")
+        for mode in ("together", "compiled", "graph"):
+            start = time.perf_counter()
+            try:
+                other = losses(recipe, mode)
+            except Exception as error:  # one broken mode must not hide the others
+                print(f"{recipe:20s} {mode:10s} FAILED {error!r}", flush=True)
+                report["check"][f"{recipe} {mode}"] = {"failed": repr(error)}
+                continue
+            worst = max(abs(a[k] - b[k]) for a, b in zip(plain, other, strict=True) for k in a)
+            report["check"][f"{recipe} {mode}"] = {"worst": worst, "plain": plain, mode: other}
+            print(
+                f"{recipe:20s} {mode:10s} worst difference {worst:.2e}  ({time.perf_counter() - start:.0f} s)",
+                flush=True,
+            )
+            out.write_text(json.dumps(report, indent=1))
+    for recipe in ("cifar10/simsiam", "cifar10/prelax-all"):
+        for row in bench(resolve(recipe), seconds=3.0):
+            report["speed"].append(row)
+            print(
+                {k: row[k] for k in ("method", "mode", "views_per_s", "ms_per_step", "augment_ms", "memory_gib")},
+                flush=True,
+            )
+            out.write_text(json.dumps(report, indent=1))
+    if "--profile" in sys.argv:
+        profile(out.with_suffix(".profile.txt"))
+
+
+def profile(path: Path) -> None:
+    """Where the device's time goes in one compiled step."""
+    engine = build(resolve("cifar10/prelax-all"), "compiled", 4096)
+    for _ in range(5):
+        engine.take_step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as prof:
+        for _ in range(3):
+            engine.take_step()
+        torch.cuda.synchronize()
+    table = prof.key_averages().table(sort_by="cuda_time_total", row_limit=60, max_name_column_width=110)
+    path.write_text(table)
+    print(table[:9000])
+
+
+if __name__ == "__main__":
+    main()
