@@ -1,8 +1,8 @@
 """Decoded pixels kept on disk, so that a set is decoded once and the next start maps a file.
 
 An entry is a folder named after everything its pixels depend on (the files, their sizes and times, the plan), with
-``pixels.npy`` (uint8, N x C x side x side) and ``index.json``. It is written beside its place and renamed into it, so it is
-there whole or not at all; a lock makes a second process wait for the first instead of decoding the same files again.
+``pixels.npy`` (uint8, N x C x side x side) and ``index.json``. It is written beside its place and renamed into it, so
+it is there whole or not at all; a lock makes a second process wait for the first instead of decoding the files again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,15 @@ def _header(shape: tuple[int, ...]) -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", HEADER - 10) + text.ljust(HEADER - 11).encode() + b"\n"
 
 
-def _open(entry: Path, paths: Callable[[int], str]) -> Decoded | None:
+def _readable(path: str) -> bool:
+    try:
+        with open(path, "rb"):
+            return True
+    except OSError:
+        return False
+
+
+def _open(entry: Path, paths: Callable[[int], str] | None) -> Decoded | None:
     """An entry of the cache, or None when it is missing, incomplete, or a file it had to skip can be read by now."""
     try:
         index: dict[str, Any] = json.loads((entry / "index.json").read_text(encoding="utf-8"))
@@ -70,7 +78,7 @@ def _open(entry: Path, paths: Callable[[int], str]) -> Decoded | None:
         if file.stat().st_size != HEADER + int(np.prod(shape)):
             return None
         skipped = [(int(i), str(why)) for i, why in index["skipped"]]
-        if any(why == "permission denied" and os.access(paths(i), os.R_OK) for i, why in skipped):
+        if paths and any(why == "permission denied" and _readable(paths(i)) for i, why in skipped):
             return None
         if shape[0] == 0:
             return Decoded(torch.empty(shape, dtype=torch.uint8), skipped)
@@ -87,9 +95,10 @@ class _Sink:
     def __init__(self, file: Path | None, shape: tuple[int, int, int, int], notes: list[str]) -> None:
         self.shape, self.notes, self.rows = shape, notes, 0
         self.file, self.memory = file, None if file else self._allocate()
-        self.handle = open(file, "wb+") if file else None  # noqa: SIM115  closed in finish and abandon
+        # Unbuffered: after a failed write nothing is left behind that a later seek would try to write again.
+        self.handle = open(file, "wb+", buffering=0) if file else None  # noqa: SIM115  closed in finish and abandon
         if self.handle:
-            self.handle.write(_header(shape))
+            self._write(_header(shape))
 
     def _allocate(self) -> np.ndarray:
         need, have = int(np.prod(self.shape)), available_memory()
@@ -103,20 +112,31 @@ class _Sink:
     def append(self, block: np.ndarray) -> None:
         if self.handle:
             try:
-                self.handle.write(np.ascontiguousarray(block).data)
-                self.handle.flush()
+                self._write(np.ascontiguousarray(block).reshape(-1).data)
             except OSError as error:
                 self._to_memory(error)
         if self.memory is not None:
             self.memory[self.rows : self.rows + len(block)] = block
         self.rows += len(block)
 
+    def _write(self, data: bytes | memoryview) -> None:
+        assert self.handle
+        view = memoryview(data)
+        while len(view):  # a disk that fills up takes a part first
+            view = view[self.handle.write(view) :]
+
     def _to_memory(self, error: OSError) -> None:
-        assert self.file and self.handle
+        assert self.file
+        assert self.handle
         self.notes.append(f"cache not written ({error.strerror}: {self.file.parent.parent}); images are kept in memory")
         self.memory = self._allocate()
         self.handle.seek(HEADER)
-        self.handle.readinto(self.memory[: self.rows].data)
+        view = self.memory[: self.rows].reshape(-1).data
+        while len(view):
+            got = self.handle.readinto(view)
+            if not got:
+                raise error
+            view = view[got:]
         self.abandon()
 
     def abandon(self) -> None:
@@ -131,7 +151,7 @@ class _Sink:
         if self.handle:
             try:
                 self.handle.seek(0)
-                self.handle.write(_header(shape))
+                self._write(_header(shape))
                 self.handle.close()
                 self.handle = None
                 return None
@@ -234,7 +254,7 @@ def _make(
         shutil.rmtree(making, ignore_errors=True)
     if images is not None:
         return Decoded(torch.from_numpy(images), skipped)
-    made = _open(entry, paths)
+    made = _open(entry, None)
     if made is None:
         raise PrelaxError(f"the cache entry {entry} vanished while it was made; run again or set data.cache")
     return made

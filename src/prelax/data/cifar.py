@@ -10,14 +10,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torchvision import datasets as tv
 
 from prelax.config import DataSettings
 from prelax.data.cache import cache_folder
 from prelax.data.images import ImageSet, fit
 from prelax.errors import PrelaxError
 
-KINDS: dict[str, Any] = {"cifar10": tv.CIFAR10, "cifar100": tv.CIFAR100}
+
+def describe(name: str) -> Any:
+    """torchvision's class of a data set, for its addresses and md5 sums (imported late: it takes seconds)."""
+    from torchvision import datasets
+
+    return {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
 
 
 class _Arrays(pickle.Unpickler):
@@ -47,7 +51,7 @@ def _read(path: Path, md5: str) -> dict[str, Any]:
 
 def find(name: str, root: Path) -> Path | None:
     """The folder of the original files: ``root`` itself, or where torchvision or a folder per data set puts it."""
-    kind = KINDS[name]
+    kind = describe(name)
     for folder in (root / kind.base_folder, root / name / kind.base_folder, root):
         if (folder / kind.meta["filename"]).is_file():
             return folder
@@ -57,7 +61,7 @@ def find(name: str, root: Path) -> Path | None:
 def _fetch(name: str, root: Path) -> Path:
     from torchvision.datasets.utils import download_and_extract_archive
 
-    kind = KINDS[name]
+    kind = describe(name)
     try:
         root.mkdir(parents=True, exist_ok=True)
         download_and_extract_archive(kind.url, str(root), filename=kind.filename, md5=kind.tgz_md5)
@@ -72,7 +76,7 @@ def _fetch(name: str, root: Path) -> Path:
 def load_cifar(settings: DataSettings, split: str) -> ImageSet:
     """CIFAR-10 or CIFAR-100 (by ``settings.source``), 50,000 or 10,000 images of 32 px."""
     name = settings.source
-    kind = KINDS[name]
+    kind = describe(name)
     root = (settings.root or cache_folder(settings.cache) / name).expanduser()
     folder = find(name, root)
     if folder is None and settings.download:

@@ -11,12 +11,16 @@ import stat
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
+from prelax.data import tiff
+
 EXTENSIONS = frozenset(
-    ".jpg .jpeg .jpe .jfif .png .bmp .gif .tif .tiff .webp .avif .ppm .pgm .pbm .pnm .jp2 .tga .npy".split()
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif", ".jp2", ".tga"}
+    | {".ppm", ".pgm", ".pbm", ".pnm", ".npy"}
 )
 MAX_PIXELS = 100_000_000  # a larger image is skipped: 10,000 x 10,000 in colour is 300 MB in each decoding process
 MAX_CHANNELS = 64
@@ -53,10 +57,12 @@ def _opened(path: str) -> Iterator[Image.Image]:
             yield image
 
 
-def check_size(width: int, height: int) -> None:
+def check_size(width: int, height: int, channels: int = 3) -> None:
     """Refuses an image whose pixels would fill the memory."""
-    if width * height > MAX_PIXELS:
-        raise Unreadable(f"too large: {width} x {height} pixels, more than {MAX_PIXELS:,}")
+    if channels > MAX_CHANNELS:
+        raise Unreadable(f"{channels} channels, more than {MAX_CHANNELS}")
+    if width * height * max(channels, 3) > 3 * MAX_PIXELS:
+        raise Unreadable(f"too large: {width} x {height} pixels, more than {3 * MAX_PIXELS // max(channels, 3):,}")
     if width * height == 0:
         raise Unreadable("no pixels")
 
@@ -77,15 +83,13 @@ def _bands(image: Image.Image) -> int:
         return 1 if all(palette[i] == palette[i + 1] == palette[i + 2] for i in range(0, len(palette) - 2, 3)) else 3
     if image.mode in ("1", "L", "LA", "La", "F") or image.mode.startswith("I"):
         return 1
-    if image.mode == "RGBX" and image.format == "TIFF":
-        return 4
     return 3
 
 
 def _to_array(image: Image.Image) -> np.ndarray:
     """Pixels H x W x C in the file's own depth, of a Pillow image of any mode."""
     mode = image.mode
-    if mode in ("1", "L", "RGB", "F") or (mode == "RGBX" and image.format == "TIFF"):
+    if mode in ("1", "L", "RGB", "F"):
         array = np.asarray(image.convert("L") if mode == "1" else image)
     elif mode.startswith("I"):  # I;16, I;16B and I: 16 bits in 16 or in 32
         array = np.asarray(image)
@@ -115,8 +119,41 @@ def _npy(path: str, channels: int | None) -> np.ndarray:
         array = np.moveaxis(array, 0, 2)
     if array.shape[2] > MAX_CHANNELS:
         raise Unreadable(f"array of shape {array.shape}; neither the first nor the last axis looks like channels")
-    check_size(array.shape[1], array.shape[0])
+    check_size(array.shape[1], array.shape[0], array.shape[2])
     return array  # H x W x C
+
+
+def _tiff(path: str, channels: int | None) -> tuple[bytes, list[tiff.Page]] | None:
+    """The bytes and pages of a TIFF that Pillow cannot read; None for every other file.
+
+    One page holds an image, unless the set was said to have as many channels as the file has pages.
+    """
+    if not tiff.is_tiff(path):
+        return None
+    with open(path, "rb") as handle:
+        data = handle.read()
+    pages = tiff.read_pages(data)
+    if not pages:
+        raise Unreadable("TIFF without an image")
+    check_size(pages[0].one(tiff.WIDTH), pages[0].one(tiff.HEIGHT), pages[0].bands)
+    stacked = channels is not None and channels > 1 and len(pages) == channels and pages[0].bands == 1
+    if not (stacked or pages[0].special):
+        return None
+    return data, pages if stacked else pages[:1]
+
+
+def _pixels(path: str, channels: int | None, side: int | None = None) -> np.ndarray:
+    """The pixels of any file, H x W x C in its own depth; a JPEG possibly reduced to no less than twice ``side``."""
+    if path.lower().endswith(".npy"):
+        return np.asarray(_npy(path, channels))
+    found = _tiff(path, channels)
+    if found:
+        data, pages = found
+        return np.concatenate([tiff.read_pixels(data, page) for page in pages], axis=2)
+    with _opened(path) as image:
+        if side:  # a JPEG can be decoded at 1/2, 1/4 or 1/8; twice the side is kept for the antialiasing
+            image.draft(None, (2 * side, 2 * side))
+        return _to_array(ImageOps.exif_transpose(image))
 
 
 def to_uint8(array: np.ndarray, plan: Plan) -> np.ndarray:
@@ -169,13 +206,7 @@ def decode(path: str, plan: Plan) -> np.ndarray:
     """
     try:
         _check_file(path)
-        if path.lower().endswith(".npy"):
-            array = np.asarray(_npy(path, plan.channels))
-        else:
-            with _opened(path) as image:
-                # A JPEG can be decoded at 1/2, 1/4 or 1/8; twice the wanted side is kept for the antialiasing.
-                image.draft(None, (2 * plan.side, 2 * plan.side))
-                array = _to_array(ImageOps.exif_transpose(image))
+        array = _pixels(path, plan.channels, plan.side)
         return _square(_match(to_uint8(array, plan), plan.channels), plan.side)
     except Unreadable:
         raise
@@ -188,7 +219,8 @@ def decode(path: str, plan: Plan) -> np.ndarray:
 def decode_many(paths: list[str], plan: Plan) -> tuple[np.ndarray, list[str | None]]:
     """The pixels of the files that can be read, and for each file None or why it cannot."""
     block = np.empty((len(paths), plan.channels, plan.side, plan.side), dtype=np.uint8)
-    kept, reasons = 0, []
+    kept = 0
+    reasons: list[str | None] = []
     for path in paths:
         try:
             block[kept] = decode(path, plan)
@@ -209,14 +241,17 @@ class Look:
     kind: str = ""
 
 
-def look(path: str) -> Look | None:
+def look(path: str, channels: int | None = None) -> Look | None:
     """A look at one file's header; None when it is not an image."""
     try:
         _check_file(path)
         if path.lower().endswith(".npy"):
-            array = _npy(path, None)
-            kind = "" if array.dtype in (np.uint8, np.bool_) else array.dtype.kind.replace("u", "i")
-            return Look(*array.shape, kind)
+            array = _npy(path, channels)
+            return Look(array.shape[0], array.shape[1], array.shape[2], _kind(array.dtype))
+        found = _tiff(path, channels)
+        if found:
+            page, bands = found[1][0], sum(page.bands for page in found[1])
+            return Look(page.one(tiff.HEIGHT), page.one(tiff.WIDTH), bands, _kind(page.dtype))
         with _opened(path) as image:
             kind = "f" if image.mode == "F" else "i" if image.mode.startswith("I") else ""
             return Look(image.height, image.width, _bands(image), kind)
@@ -224,14 +259,14 @@ def look(path: str) -> Look | None:
         return None
 
 
-def extent(path: str) -> tuple[float, float] | None:
+def _kind(dtype: np.dtype[Any]) -> str:
+    return "" if dtype in (np.uint8, np.bool_) else "f" if dtype.kind == "f" else "i"
+
+
+def extent(path: str, channels: int | None = None) -> tuple[float, float] | None:
     """The smallest and largest pixel of a file."""
     try:
-        if path.lower().endswith(".npy"):
-            array = np.asarray(_npy(path, None))
-        else:
-            with _opened(path) as image:
-                array = _to_array(image)
+        array = _pixels(path, channels)
         array = array[np.isfinite(array)]
         return (float(array.min()), float(array.max())) if array.size else None
     except Exception:
@@ -244,5 +279,7 @@ def reason(error: BaseException) -> str:
         return error.strerror.lower()
     if isinstance(error, Image.UnidentifiedImageError):
         return "not an image"
+    if isinstance(error, Image.DecompressionBombError):
+        return f"too large: more than {MAX_PIXELS:,} pixels"
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 120 else text[:117] + "..."

@@ -81,9 +81,11 @@ def survey(listing: Listing, settings: DataSettings, layout: Layout) -> tuple[Pl
     """How the images of a set are brought to one shape, from the headers of an even sample, and lines that say so."""
     count = len(listing.names)
     rows = sorted({i * count // min(count, SAMPLE) for i in range(min(count, SAMPLE))})
-    looks: dict[int, Look] = {row: seen for row in rows if (seen := look(listing.path(row)))}
+    looks: dict[int, Look] = {row: seen for row in rows if (seen := look(listing.path(row), settings.channels))}
     if not looks:  # a bad patch; any readable file will do
-        first = next(((row, seen) for row in range(count) if (seen := look(listing.path(row)))), None)
+        first = next(
+            ((row, seen) for row in range(count) if (seen := look(listing.path(row), settings.channels))), None
+        )
         looks = dict([first]) if first else {}
     notes: list[str] = []
     side, channels = settings.image_size or layout.image_size, settings.channels
@@ -102,7 +104,7 @@ def survey(listing: Listing, settings: DataSettings, layout: Layout) -> tuple[Pl
     ranges: dict[str, tuple[float, float]] = {}
     for kind, words in (("i", "integer pixels of more than 8 bits"), ("f", "floating-point pixels")):
         wide = [row for row, seen in looks.items() if seen.kind == kind]
-        extents = [e for row in wide[:: math.ceil(len(wide) / 64) or 1] if (e := extent(listing.path(row)))]
+        extents = [e for row in wide[:: math.ceil(len(wide) / 64) or 1] if (e := extent(listing.path(row), channels))]
         if extents:
             ranges[kind] = _range(extents, kind)
             notes.append(f"{words}: {ranges[kind][0]:g} to {ranges[kind][1]:g} becomes 0 to 255")
@@ -218,6 +220,10 @@ def _decode(
     kept = [i for i in range(count) if i not in why]
     number = {name: i for i, name in enumerate(classes)}
     known = torch.tensor([-1 if labels[i] is None else number[labels[i]] for i in kept])  # type: ignore[index]
+    ignored = sum(listing.others.values())
+    if ignored:
+        kinds = ", ".join(f"{n} {ext}" for ext, n in listing.others.most_common(5))
+        notes.append(f"{ignored} files left out, by their names no images: {kinds}")
     if skipped:
         notes.append(f"{len(skipped)} files skipped of {count + len(listing.skipped)}")
     where = f"mapped from {decoded.file}" if decoded.file else "in memory"

@@ -24,7 +24,9 @@ class Listing:
     others: Counter[str] = field(default_factory=Counter)
 
     def pick(self, rows: list[int]) -> Listing:
-        return Listing(self.root, [self.names[i] for i in rows], [self.stats[i] for i in rows], self.skipped)
+        return Listing(
+            self.root, [self.names[i] for i in rows], [self.stats[i] for i in rows], self.skipped, self.others
+        )
 
     def path(self, row: int) -> str:
         return f"{self.root}/{self.names[row]}"

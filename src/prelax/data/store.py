@@ -125,9 +125,9 @@ class Store:
             return torch.index_select(self._rows, 0, indices, out=out)
         assert self._readers is not None
         picked = indices.tolist()
-        if picked and not (0 <= min(picked) and max(picked) < self._count):
+        if picked and not (min(picked) >= 0 and max(picked) < self._count):
             raise IndexError(f"position out of range for a store of {self._count} images")
-        target = memoryview(out.numpy()).cast("B")
+        target = out.numpy().data.cast("B")
         step = -(-len(picked) // READERS) or 1
         jobs = [
             self._readers.submit(self._read, picked, start, start + step, target)
