@@ -69,10 +69,12 @@ def tsne(features: Tensor, seed: int = 0) -> NDArray:
     if min(unit.shape) > 50:
         unit = PCA(50, random_state=seed, svd_solver="randomized").fit_transform(unit)
     perplexity = min(30.0, (count - 1) / 3)
-    flat = float(unit.std(axis=0).max()) < 1e-7  # a collapsed network: one place for all
+    flat = float(np.ptp(unit, axis=0).max()) < 1e-6  # a collapsed network: one place for all
     places = np.zeros((count, 2)) if flat else TSNE(
         2, perplexity=perplexity, init="pca", random_state=seed, max_iter=750
     ).fit_transform(unit)
+    places = places - places.mean(0)
+    places = places @ np.linalg.svd(places, full_matrices=False)[2].T  # the long side lies flat: a page is wider than high
     middle = (places.max(0) + places.min(0)) / 2
     reach = float((places.max(0) - places.min(0)).max()) or 1.0  # one scale for both axes
     return (places - middle) / reach + 0.5

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from prelax.config import keys
+from prelax.errors import PrelaxError
 from prelax.report.content import Bar, Card, Cell, Chart, Line, Mark, Row, Setting, Word
 from prelax.run import Run
 
@@ -32,6 +33,15 @@ CAPTIONS = {
     "lr": ("Learning rate", "As scheduled."),
     "images_per_s": ("Speed", "Images a second."),
     "seconds": ("Time", "Seconds an epoch."),
+}
+
+
+MADE = {  # what a run folder says of its making
+    "created": "when the run began",
+    "prelax": "version of this library",
+    "torch": "version of PyTorch",
+    "python": "version of Python",
+    "commit": "of the checkout prelax ran from",
 }
 
 
@@ -102,7 +112,7 @@ def measures(result: Mapping[str, Any]) -> dict[str, Cell]:
 def mark_best(cells: list[Cell | None]) -> list[Cell | None]:
     """The cells with the highest one marked, where there is something to compare."""
     values = [cell.value for cell in cells if cell is not None and cell.value is not None]
-    if len(values) < 2:
+    if len(set(values)) < 2:
         return cells
     top = max(values)
     return [replace(cell, best=cell.value == top) if cell is not None else None for cell in cells]
@@ -179,7 +189,7 @@ def caption(key: str) -> tuple[str, str]:
 
 def card(run: Run, name: str, index: int, rows: Sequence[Row], words: Sequence[Word]) -> Card:
     """A run at a glance."""
-    settings, about = run.read_config()
+    settings = run.settings
     metrics = run.metrics()
     last = max((e for entry in metrics if isinstance(e := entry.get("epoch"), int)), default=0)
     seconds = sum(s for entry in metrics if (s := finite(entry.get("seconds"))) is not None)
@@ -194,11 +204,6 @@ def card(run: Run, name: str, index: int, rows: Sequence[Row], words: Sequence[W
     ]
     if seconds:
         facts.append(("training time", duration(seconds)))
-    facts.append(("recipe", settings.recipe))
-    if about.get("created"):
-        facts.append(("started", str(about["created"])[:16].replace("T", " ")))
-    version = f"prelax {about.get('prelax', '?')}, torch {about.get('torch', '?')}"
-    facts.append(("made with", version + (f", {str(about['commit'])[:7]}" if about.get("commit") else "")))
     return Card(name, str(run.path), headline(rows, index, settings.data.source), facts, list(words))
 
 
@@ -228,15 +233,16 @@ def settings_table(runs: Sequence[Run]) -> list[Setting]:
     found = []
     for key, described in keys().items():
         found.append(Setting(key, [value(tree, key) for tree in trees], described.description or ""))
+    abouts = [run.read_config()[1] for run in runs]
+    for key, about in MADE.items():
+        found.append(Setting(f"run.{key}", [str(told.get(key) or "unknown").replace("+00:00", " UTC") for told in abouts], about))
     return found
 
 
 def attempt(what: str, name: str, make: Callable[[], Any], left_out: list[str]) -> Any:
     """What ``make`` gives, or None and a line on why it could not be made."""
-    from prelax.errors import PrelaxError
-
     try:
         return make()
-    except PrelaxError as error:
+    except (PrelaxError, OSError) as error:
         left_out.append(f"{what} of {name}: {error}")
     return None

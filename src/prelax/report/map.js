@@ -25,10 +25,16 @@ function atlas(host) {
   const view = { zoom: 1, x: 0, y: 0, images: false };
   let width = 0, height = 0, over = -1, query = -1, only = null, palette = [];
 
-  const place = (i, axis) => places[2 * i + axis] / 65535;
-  const scale = () => Math.min(width, height) - 44;
-  const X = (i) => width / 2 + ((place(i, 0) - 0.5) * scale() + view.x) * view.zoom;
-  const Y = (i) => height / 2 + ((place(i, 1) - 0.5) * scale() + view.y) * view.zoom;
+  const reach = [0, 1].map((axis) => {  // how far the points lie from the middle
+    let most = 1e-3;
+    for (let i = 0; i < n; i++) most = Math.max(most, Math.abs(places[2 * i + axis] / 65535 - 0.5));
+    return 2 * most;
+  });
+  const across = () => width < height * 1.05 && reach[0] > reach[1] * 1.3;  // a narrow window: the long side stands
+  const scale = () => across() ? Math.min((width - 48) / reach[1], (height - 48) / reach[0]) : Math.min((width - 48) / reach[0], (height - 48) / reach[1]);
+  const place = (i, axis) => places[2 * i + (across() ? 1 - axis : axis)] / 65535 - 0.5;
+  const X = (i) => width / 2 + (place(i, 0) * scale() + view.x) * view.zoom;
+  const Y = (i) => height / 2 + (place(i, 1) * scale() + view.y) * view.zoom;
   const style = (label) => label < 0 ? [palette[8], "circle"] : [palette[label % 8], SHAPES[Math.floor(label / 8) % SHAPES.length]];
   const name = (i) => labels[i] >= 0 ? data.classes[labels[i]] ?? `class ${labels[i]}` : "";
   const shown = (i) => only === null || labels[i] === only;

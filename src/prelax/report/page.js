@@ -56,7 +56,7 @@ function chart(host) {
     if (!values.length) { draw(svg, "text", { x: width / 2, y: height / 2, "text-anchor": "middle", class: "void" }, "nothing was measured"); return; }
     let low = Math.min(...values), high = Math.max(...values);
     const pad = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
-    if (low >= 0 && low < (high - low) * 0.5) low = 0; else low -= pad;
+    if (low >= 0 && low < high - low) low = 0; else low -= pad;
     high += pad;
     const first = epochs[0], last = Math.max(epochs[epochs.length - 1], first);
     const marks = ticks(low, high, height / 46);
@@ -73,7 +73,7 @@ function chart(host) {
     for (const mark of spec.marks) {
       draw(svg, "line", { x1: left, x2: right, y1: Y(mark.value), y2: Y(mark.value), class: "ref", stroke: `var(--c${mark.run % 8})` });
     }
-    if (spec.marks.length) draw(svg, "text", { x: right, y: Y(spec.marks[0].value) - 5, "text-anchor": "end" }, spec.marks[0].label);
+    const named = () => spec.marks.length && draw(svg, "text", { x: right, y: Y(spec.marks[0].value) - 5, "text-anchor": "end", class: "name" }, spec.marks[0].label);
     for (const line of spec.lines) {
       let path = "", pen = false;
       const stroke = `var(--c${line.run % 8})`;
@@ -86,6 +86,7 @@ function chart(host) {
       const end = line.values.findLastIndex((v) => v !== null);
       if (end >= 0) draw(svg, "circle", { cx: X(line.epochs[end]), cy: Y(line.values[end]), r: 3.5, fill: stroke });
     }
+    named();
     const cross = draw(svg, "line", { y1: top, y2: bottom, class: "cross", visibility: "hidden" });
     const dots = spec.lines.map((l) => draw(svg, "circle", { r: 4, fill: `var(--c${l.run % 8})`, stroke: "var(--surface)", "stroke-width": 1.5, visibility: "hidden" }));
 

@@ -72,7 +72,7 @@ def gather(
             attempt("The map", name, lambda run=run, index=index: pictures.add_map(run, index), pictures.left_out)
         attempt("The views", name, lambda run=run, index=index: pictures.add_views(run, index), pictures.left_out)
     return Page(
-        title=called[0] if len(runs) == 1 else f"{len(runs)} runs compared",
+        title=called[0] if len(runs) == 1 else " and ".join(called) if len(runs) == 2 else f"{len(runs)} runs compared",
         made=now()[:16].replace("T", " ") + " UTC",
         version=prelax.__version__,
         cards=[card(run, called[i], i, rows, words(run)) for i, run in enumerate(runs)],

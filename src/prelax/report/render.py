@@ -108,12 +108,29 @@ def rounded(value: float | None) -> float | None:
 
 
 def overview(page: Page) -> str:
-    words = f"{len(page.cards)} runs side by side." if len(page.cards) > 1 else "One run: what it learnt and how."
     cards = "".join(card(page, index, one) for index, one in enumerate(page.cards))
     single = " single" if len(page.cards) == 1 else ""
     missing = "".join(f"<p>{escape(line)}</p>" for line in page.left_out)
     missing = f'<div class="missing" role="note"><strong>Left out of this page</strong>{missing}</div>' if missing else ""
-    return f'<h1>{escape(page.title)}</h1><p class="lead">{words}</p><div class="cards{single}">{cards}</div>{missing}'
+    return f'<h1>{escape(page.title)}</h1><p class="lead">{escape(sentence(page))}</p><div class="cards{single}">{cards}</div>{missing}'
+
+
+def sentence(page: Page) -> str:
+    """The page in a sentence or two: the best figure, whose it is, and its floor."""
+    told = [(row, i, cell) for i, c in enumerate(page.cards) if (row := c.headline) and (cell := row.cells[i])]
+    told = [found for found in told if found[2].value is not None]
+    if not told:
+        return "Not evaluated yet: what was trained, how, and how it went."
+    row, index, cell = max(told, key=lambda found: found[2].value or 0.0)
+    unit = " %" if row.percent else ""
+    who = f"Highest: {page.cards[index].name}, " if len(page.cards) > 1 and cell.best else ""
+    floor = "" if cell.floor is None else f" The same network with random weights gives {number(cell.floor)}{unit}."
+    return f"{who}{number(cell.value)}{unit} {title(row.protocol)} on {row.dataset}.{floor}"
+
+
+def title(protocol: str) -> str:
+    """A protocol as people write it."""
+    return {"knn": "kNN", "linear": "linear probe"}.get(protocol, protocol)
 
 
 def card(page: Page, index: int, one: Card) -> str:
@@ -121,12 +138,13 @@ def card(page: Page, index: int, one: Card) -> str:
     row = one.headline
     cell = row.cells[index] if row else None
     if row and cell and cell.value is not None:
-        small = f"{'% ' if row.percent else ''}{escape(row.protocol)} on {escape(row.dataset)}"
+        small = f"{'% ' if row.percent else ''}{escape(title(row.protocol))} on {escape(row.dataset)}"
         big = f'<p class="big">{number(cell.value)}<small>{small}</small></p>{gauge(cell, row.percent)}'
-    facts = "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in one.facts)
+    facts = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in one.facts)
     words = "".join(f'<li class="{word.level}">{escape(word.text)}</li>' for word in one.words)
     words = f'<ul class="words">{words}</ul>' if words else ""
-    name = f'<h2>{escape(one.name)}</h2><p class="path">{escape(one.path)}</p>'
+    name = f"<h2>{escape(one.name)}</h2>" if len(page.cards) > 1 else ""  # alone, it is the title of the page
+    name += f'<p class="path">{escape(one.path)}</p>'
     return (
         f'<article class="card run r{index % COLOURS}"><div>{name}{big}</div>'
         f'<dl class="facts">{facts}</dl>{words}</article>'
@@ -143,7 +161,9 @@ def gauge(cell: Cell, percent: bool) -> str:
     """A bar from the floor to the value, and the floor in words."""
     if cell.value is None:
         return ""
-    said = "no floor measured" if cell.floor is None else f"random backbone {number(cell.floor)}"
+    said = "no floor measured"
+    if cell.floor is not None:
+        said = f"random backbone {number(cell.floor)}, {cell.value - cell.floor:+.1f}".replace("-", "−")
     said = f'<span class="floor">{said}</span>'
     if not percent:
         return said
@@ -167,7 +187,7 @@ def results(page: Page) -> str:
     )
     body = "".join(result_row(row) for row in page.rows)
     return (
-        f'{head}<p class="lead">{lead}</p><div class="card scroll"><table class="results">'
+        f'{head}<p class="lead">{lead}</p><div class="card scroll"><table class="results" style="min-width:{108 + 140 * len(page.cards)}px">'
         f'<thead><tr><th scope="col">Protocol</th>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
     )
 
@@ -182,18 +202,19 @@ def result_row(row: Row) -> str:
         shown = f'<span class="v{best}">{number(cell.value)}</span>{mark}{spread}'
         return f'<td class="r{index % COLOURS}" title="{escape(cell.detail)}">{shown}{gauge(cell, row.percent)}</td>'
 
-    what = escape(row.protocol) + (f" · {escape(row.measure)}" if row.measure != "accuracy" else "")
+    what = escape(title(row.protocol)) + (f" · {escape(row.measure)}" if row.measure != "accuracy" else "")
     cells = "".join(one(index, cell) for index, cell in enumerate(row.cells))
     return f'<tr><th scope="row">{what}<span>{escape(row.dataset)}</span></th>{cells}</tr>'
 
 
-def legend(page: Page) -> str:
-    dashes = ["", "7 4", "2 4", "9 4 2 4", "12 3", "4 2", "1 3", "6 2 1 2 1 2"]  # as in page.js
+def legend(page: Page, dashed: bool = True) -> str:
+    """The names of the runs with their colours, and their dashes where lines are drawn."""
     if len(page.cards) < 2:
         return ""
+    dashes = ["", "7 4", "2 4", "9 4 2 4", "12 3", "4 2", "1 3", "6 2 1 2 1 2"]  # as in page.js
     items = "".join(
         f'<li><svg width="30" height="6" aria-hidden="true"><line x1="1" x2="29" y1="3" y2="3" stroke-width="2.5" '
-        f'stroke="var(--c{i % COLOURS})" stroke-dasharray="{dashes[i % COLOURS]}"/></svg>{escape(c.name)}</li>'
+        f'stroke="var(--c{i % COLOURS})" stroke-dasharray="{dashes[i % COLOURS] if dashed else ""}"/></svg>{escape(c.name)}</li>'
         for i, c in enumerate(page.cards)
     )
     return f'<ul class="legend">{items}</ul>'
@@ -205,7 +226,7 @@ def curves(page: Page) -> str:
 
     def one(index: int, chart: Chart) -> str:
         return (
-            f'<figure class="card chart" style="margin:0"><h3>{escape(chart.title)}</h3><p>{escape(chart.caption)}</p>'
+            f'<figure class="card chart"><h3>{escape(chart.title)}</h3><p>{escape(chart.caption)}</p>'
             f'<div class="plot" data-chart="{index}"><noscript>{escape(chart.summary)}</noscript></div></figure>'
         )
 
@@ -228,7 +249,7 @@ def residual(page: Page) -> str:
         "How well a linear probe reads each augmentation parameter from the residual between two views. "
         "The tick is what the same network with random weights gives."
     )
-    return f'<h2>What the residual tells</h2><p class="lead">{lead}</p>{legend(page)}<div class="card bars">{"".join(map(bar, page.bars))}</div>'
+    return f'<h2>What the residual tells</h2><p class="lead">{lead}</p>{legend(page, dashed=False)}<div class="card bars">{"".join(map(bar, page.bars))}</div>'
 
 
 def bar(one: Bar) -> str:
@@ -353,7 +374,7 @@ def settings(page: Page) -> str:
         mark = ' class="differs"' if setting.differs else ""
         return f'<tr{mark}><th scope="row"><code>{escape(setting.key)}</code>{about}</th>{values}</tr>'
 
-    different = [setting for setting in page.settings if setting.differs]
+    different = [setting for setting in page.settings if setting.differs and setting.key != "run.created"]
     if len(page.cards) > 1:
         top = table(different, one) if different else '<p class="note">All settings are the same.</p>'
         lead = "What differs between the runs." if different else ""

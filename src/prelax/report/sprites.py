@@ -7,6 +7,7 @@ import io
 import math
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image, features
@@ -39,12 +40,6 @@ def shrink(images: Tensor, side: int) -> Tensor:
         F.interpolate(part.float(), (side, side), mode="bilinear", antialias=True).round().clamp(0, 255).byte().cpu()
         for part in images.split(512)
     ]
-    return parts[0].new_empty(0, *parts[0].shape[1:]) if not parts else _cat(parts)
-
-
-def _cat(parts: list[Tensor]) -> Tensor:
-    import torch
-
     return torch.cat(parts)
 
 

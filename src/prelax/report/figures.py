@@ -1,0 +1,301 @@
+"""The paper's figures, each a call: PNG and SVG, a column wide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.patches import Polygon, Rectangle
+
+from prelax.errors import PrelaxError
+from prelax.report import embedding
+from prelax.report.gather import DYNAMICS, bars, finite, line, names
+from prelax.report.sprites import rgb
+from prelax.report.style import DASHES, MARKERS, PALETTE, RIGHT, WRONG, figure
+from prelax.run import Run
+
+Runs = Sequence[Run | Path | str]
+
+
+def opened(runs: Runs) -> list[Run]:
+    found = [run if isinstance(run, Run) else Run.open(run) for run in runs]
+    if not found:
+        raise PrelaxError("no run to draw; give one or more run folders")
+    return found
+
+
+def draw_dynamics(runs: Runs, path: Path | str) -> list[Path]:
+    """Accuracy, similarity loss and residual norm by epoch, a line per run; the files written."""
+    folders = opened(runs)
+    called = names(folders)
+    metrics = [run.metrics() for run in folders]
+    panels = [(key, title) for key, title, *_ in DYNAMICS if any(key in entry for run in metrics for entry in run)]
+    if not panels:
+        raise PrelaxError(f"{folders[0].path} has no curves yet: its metrics.jsonl holds none of them")
+    ylabel = {"knn": "kNN accuracy (%)", "loss/sim": "similarity loss", "residual_norm": r"$\|r\|_2$"}
+    with figure(1.15 * len(panels) + 0.35, path) as (drawing, written):
+        grid = drawing.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, (key, title) in zip(grid, panels, strict=True):
+            for index, run in enumerate(metrics):
+                curve = line(run, key, index)
+                if curve is None:
+                    continue
+                values = [np.nan if v is None else v for v in curve.values]
+                few = "." if len(values) < 3 else None
+                axes.plot(
+                    curve.epochs,
+                    values,
+                    color=PALETTE[index % 8],
+                    linestyle=DASHES[index % 4],
+                    marker=few,
+                    label=called[index],
+                )
+            axes.set_title(title)
+            axes.set_ylabel(ylabel[key])
+            axes.grid(axis="y")
+            if key == "residual_norm":
+                axes.set_ylim(bottom=0)
+        grid[-1].set_xlabel("epoch")
+        handles = {text: h for axes in grid for h, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+        drawing.legend(
+            handles.values(), handles.keys(), loc="outside lower center", ncols=min(3, len(called)), handlelength=2.6
+        )
+    return written
+
+
+def features_of(run: Run, points: int | None, seed: int, device: torch.device | str) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """Test set, rows (a stratified sample, or all) and their features."""
+    from prelax.data import load as load_data
+    from prelax.evaluate.features import extract
+    from prelax.loading import load
+
+    loaded = load(run.path, device)
+    test = load_data(run.settings.data, "test")
+    if len(test) == 0:
+        raise PrelaxError(f"{test.name} has no test images to draw")
+    rows = embedding.sample(test.labels, len(test), points or len(test), seed)
+    features = extract(loaded.backbone, test.images[rows], loaded.preprocess, device=device, batch_size=256, keep="cpu")
+    return test, rows, features
+
+
+def draw_tsne(
+    run: Run | Path | str, path: Path | str, *, points: int = 2000, seed: int = 0, device: torch.device | str = "cpu"
+) -> list[Path]:
+    """The t-SNE of the test set, a colour and a shape per class."""
+    (folder,) = opened([run])
+    test, rows, features = features_of(folder, points, seed, device)
+    places = embedding.tsne(features, seed)
+    labels = test.labels[rows].numpy() if test.labels is not None else np.full(len(rows), -1)
+    classes = [label for label in np.unique(labels) if label >= 0]
+    named = 0 < len(classes) <= 20  # more than that does not fit a legend
+    with figure(3.0 + (0.16 * -(-len(classes) // 4) if named else 0), path) as (drawing, written):
+        axes = drawing.subplots()
+        size = max(1.5, min(10.0, 6000 / len(rows)))
+        unknown = labels < 0
+        axes.scatter(*places[unknown].T, s=size, c="#777777", linewidths=0, alpha=0.8)
+        for label in classes:
+            chosen = labels == label
+            axes.scatter(
+                *places[chosen].T,
+                s=size,
+                c=PALETTE[label % 8],
+                marker=MARKERS[label // 8 % 5],
+                linewidths=0,
+                alpha=0.85,
+                label=test.classes[label] if label < len(test.classes) else str(label),
+            )
+        axes.set_aspect("equal")
+        axes.axis("off")
+        if named:
+            drawing.legend(
+                loc="outside lower center", ncols=4, markerscale=(18 / size) ** 0.5, handletextpad=0.1, columnspacing=1.0
+            )
+    return written
+
+
+def draw_retrieval(
+    run: Run | Path | str, path: Path | str, *, queries: int = 10, seed: int = 0, device: torch.device | str = "cpu"
+) -> list[Path]:
+    """Random test images and the 15 nearest of each among the test set; right and wrong by colour and corner."""
+    (folder,) = opened([run])
+    test, _, features = features_of(folder, None, seed, device)
+    near = embedding.nearest(features)  # N x 15
+    asked = embedding.sample(None, len(test), queries, seed)
+    labels = test.labels if test.labels is not None else torch.full((len(test),), -1)
+    cell = 0.19
+    with figure(cell * len(asked) + 0.3, path) as (drawing, written):
+        axes = drawing.subplots()
+        for row, query in enumerate(asked.tolist()):
+            pictures = rgb(test.images[torch.tensor([query, *near[query].tolist()])])
+            right = 0
+            for column, picture in enumerate(pictures):
+                left = column + (0.5 if column else 0)
+                axes.imshow(picture, extent=(left + 0.06, left + 0.94, row + 0.94, row + 0.06), interpolation="nearest")
+                other = int(near[query, column - 1])
+                if column and labels[query] >= 0 and labels[other] >= 0:
+                    same = bool(labels[query] == labels[other])
+                    right += same
+                    judge(axes, left, row, same)
+            if labels[query] >= 0:
+                label = int(labels[query])
+                name = test.classes[label] if label < len(test.classes) else str(label)
+                axes.text(-0.15, row + 0.5, name[:12], ha="right", va="center", fontsize=6)
+                axes.text(len(pictures) + 0.65, row + 0.5, f"{right}", ha="left", va="center", fontsize=6)
+        axes.text(0.5, -0.25, "query", ha="center", va="bottom", fontsize=6)
+        axes.text(1.5 + near.shape[1] / 2, -0.25, f"{near.shape[1]} nearest", ha="center", va="bottom", fontsize=6)
+        axes.set_xlim(-0.1, near.shape[1] + 1.6)
+        axes.set_ylim(len(asked) + 0.05, -0.3)
+        axes.set_aspect("equal")
+        axes.axis("off")
+    return written
+
+
+def judge(axes: Axes, left: float, top: float, same: bool) -> None:
+    """A frame round a neighbour; a wrong one also has a corner, for a reader who does not see the colours."""
+    colour = RIGHT if same else WRONG
+    axes.add_patch(Rectangle((left + 0.06, top + 0.06), 0.88, 0.88, fill=False, edgecolor=colour, linewidth=0.9))
+    if not same:
+        corner = [(left + 0.94, top + 0.06), (left + 0.54, top + 0.06), (left + 0.94, top + 0.46)]
+        axes.add_patch(Polygon(corner, facecolor=colour, edgecolor="white", linewidth=0.3))
+
+
+def draw_bars(rows: Sequence[Mapping[str, Any]], path: Path | str) -> list[Path]:
+    """Fig. 1a: what each augmentation alone does to the accuracy of a supervised model.
+
+    Args:
+        rows: ``augmentation``, ``accuracy`` (per cent) and, where known, ``std``. The row called ``none`` is the
+            reference line.
+    """
+    told = checked(rows, "augmentation")
+    base = next((row["accuracy"] for row in told if row["augmentation"] in ("none", "clean")), None)
+    shown = sorted((row for row in told if row["augmentation"] not in ("none", "clean")), key=lambda r: -r["accuracy"])
+    with figure(0.21 * len(shown) + 0.55, path) as (drawing, written):
+        axes = drawing.subplots()
+        worst = min(shown, key=lambda row: row["accuracy"], default=None)
+        for place, row in enumerate(shown):
+            colour = WRONG if row is worst and len(shown) > 1 else PALETTE[0]
+            axes.barh(place, row["accuracy"], height=0.68, color=colour, xerr=finite(row.get("std")), error_kw={"lw": 0.7})
+            axes.text(row["accuracy"] + 1.2, place, f"{row['accuracy']:.1f}", va="center", fontsize=6.5)
+        axes.set_yticks(range(len(shown)), [str(row["augmentation"]) for row in shown])
+        axes.tick_params(axis="y", length=0)
+        axes.invert_yaxis()
+        axes.set_xlim(0, 108)
+        axes.set_xlabel("test accuracy (%)")
+        if base is not None:
+            axes.axvline(base, color="black", linewidth=0.8, linestyle=(0, (3, 2)))
+            axes.set_title(f"dashed: no augmentation, {base:.1f} %", fontsize=6.5, fontweight="normal", loc="right")
+    return written
+
+
+def draw_sensitivity(points: Sequence[Mapping[str, Any]], path: Path | str) -> list[Path]:
+    """Accuracy over alpha, beta and gamma: a panel per coefficient, a line per method.
+
+    Args:
+        points: ``coefficient``, ``value``, ``accuracy`` and, where known, ``method`` and ``std``.
+    """
+    told = checked(points, "coefficient")
+    coefficients = list(dict.fromkeys(str(row["coefficient"]) for row in told))
+    methods = list(dict.fromkeys(str(row.get("method", "prelax")) for row in told))
+    greek = {"alpha": r"$\alpha$", "beta": r"$\beta$", "gamma": r"$\gamma$", "alpha2": r"$\alpha_2$", "gamma2": r"$\gamma_2$"}
+    with figure(1.75, path) as (drawing, written):
+        grid = drawing.subplots(1, len(coefficients), sharey=True, squeeze=False)[0]
+        for axes, coefficient in zip(grid, coefficients, strict=True):
+            for index, method in enumerate(methods):
+                mine = [
+                    row
+                    for row in told
+                    if str(row["coefficient"]) == coefficient and str(row.get("method", "prelax")) == method
+                ]
+                mine.sort(key=lambda row: row["value"])
+                if mine:
+                    axes.errorbar(
+                        [row["value"] for row in mine],
+                        [row["accuracy"] for row in mine],
+                        [finite(row.get("std")) or 0.0 for row in mine],
+                        color=PALETTE[index % 8],
+                        linestyle=DASHES[index % 4],
+                        marker=MARKERS[index % 5],
+                        markersize=3,
+                        elinewidth=0.7,
+                        label=method,
+                    )
+            axes.set_xlabel(greek.get(coefficient, coefficient))
+            axes.grid(axis="y")
+        grid[0].set_ylabel("linear accuracy (%)")
+        handles, labels = grid[0].get_legend_handles_labels()
+        if len(methods) > 1:
+            drawing.legend(handles, labels, loc="outside lower center", ncols=len(methods))
+    return written
+
+
+def draw_reverse(rows: Sequence[Mapping[str, Any]], path: Path | str) -> list[Path]:
+    """Normal against reverse residual: two bars for each relaxed loss.
+
+    Args:
+        rows: ``loss`` (R2S, R3S), ``normal`` and ``reverse`` accuracies and, where known, their ``normal_std`` and
+            ``reverse_std``.
+    """
+    if not rows:
+        raise PrelaxError("nothing to draw: there are no rows")
+    with figure(1.75, path) as (drawing, written):
+        axes = drawing.subplots()
+        seen = []
+        for shift, (kind, hatch, colour) in enumerate((("normal", "", PALETTE[0]), ("reverse", "////", PALETTE[1]))):
+            for place, row in enumerate(rows):
+                value = finite(row.get(kind))
+                if value is None:
+                    continue
+                seen.append(value)
+                x = place + (shift - 0.5) * 0.36
+                label = f"{kind} residual" if place == 0 else None
+                std = finite(row.get(f"{kind}_std"))
+                axes.bar(x, value, 0.33, color=colour, hatch=hatch, edgecolor="white", linewidth=0, yerr=std, label=label)
+                axes.text(x, value + (std or 0), f"{value:.1f}", ha="center", va="bottom", fontsize=6.5)
+        if not seen:
+            raise PrelaxError("nothing to draw: no row has a `normal` or a `reverse` accuracy")
+        axes.set_xticks(range(len(rows)), [str(row.get("loss", "")) for row in rows])
+        axes.set_ylim(max(0.0, min(seen) - 0.35 * (max(seen) - min(seen)) - 2), min(104.0, max(seen) + 2))
+        axes.set_ylabel("linear accuracy (%)")
+        axes.legend(loc="upper right", bbox_to_anchor=(1, 1.18), ncols=2)
+    return written
+
+
+def draw_residual_probe(runs: Runs, path: Path | str) -> list[Path]:
+    """What a linear probe reads from the residual: a bar per parameter and run, a tick at a random backbone's."""
+    folders = opened(runs)
+    called, told = names(folders), bars([run.evals() for run in folders])
+    if not told:
+        raise PrelaxError(f"{folders[0].path} has no residual probe; make one with `prelax evaluate --protocol residual`")
+    thick = 0.8 / len(folders)
+    with figure(max(1.3, 0.12 * len(told) * (len(folders) + 1) + 0.6), path) as (drawing, written):
+        axes = drawing.subplots()
+        for place, bar in enumerate(told):
+            for index, cell in enumerate(bar.cells):
+                if cell is None or cell.value is None:
+                    continue
+                y = place + (index + 0.5) * thick - 0.4
+                label = called[index] if not any(b.cells[index] for b in told[:place]) else None
+                axes.barh(y, max(cell.value, 0), thick * 0.9, color=PALETTE[index % 8], label=label)
+                axes.text(max(cell.value, 0) + 1.2, y, f"{cell.value:.0f}", va="center", fontsize=6)
+                if cell.floor is not None:
+                    axes.plot([max(cell.floor, 0)] * 2, [y - thick / 2, y + thick / 2], color="black", linewidth=1.1)
+        axes.set_yticks(range(len(told)), [bar.name for bar in told])
+        axes.tick_params(axis="y", length=0)
+        axes.invert_yaxis()
+        axes.set_xlim(0, 108)
+        axes.set_xlabel("read from the residual (%); black: random backbone")
+        if len(folders) > 1:
+            drawing.legend(loc="outside lower center", ncols=min(3, len(folders)))
+    return written
+
+
+def checked(rows: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
+    """The rows that have a name and a finite accuracy; refuses to draw none."""
+    good = [row for row in rows if name in row and finite(row.get("accuracy")) is not None]
+    if not good:
+        raise PrelaxError(f"nothing to draw: no row has both {name!r} and a finite 'accuracy'")
+    return good

@@ -1,0 +1,99 @@
+"""The paper's figures are written as PNG and SVG, a column wide, from what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from prelax.errors import PrelaxError
+from prelax.report import figures
+from prelax.report.style import COLUMN
+from prelax.run import Run
+
+AUGMENTATIONS = [
+    {"augmentation": "none", "accuracy": 87.0},
+    {"augmentation": "flip", "accuracy": 86.1, "std": 0.3},
+    {"augmentation": "rotation", "accuracy": 41.7},
+]
+
+
+def is_a_column_wide(written: list[Path]) -> bool:
+    png, svg = written
+    width = Image.open(png).size[0]
+    return (png.suffix, svg.suffix) == (".png", ".svg") and abs(width / 300 - COLUMN) < 0.02
+
+
+def test_dynamics_shows_every_run_by_name(run_folder: Callable[..., Run], tmp_path: Path) -> None:
+    runs = [run_folder(tmp_path / method, method) for method in ("simsiam", "prelax-rot")]
+    written = figures.draw_dynamics(runs, tmp_path / "figures" / "dynamics.png")
+    assert is_a_column_wide(written)
+    text = written[1].read_text()
+    assert "simsiam" in text
+    assert "prelax-rot" in text
+    assert "Residual norm" in text
+
+
+def test_a_figure_drawn_twice_is_the_same_file(tmp_path: Path) -> None:
+    one = figures.draw_bars(AUGMENTATIONS, tmp_path / "one")
+    two = figures.draw_bars(AUGMENTATIONS, tmp_path / "two")
+    assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
+
+
+def test_bars_state_each_accuracy_and_the_reference(tmp_path: Path) -> None:
+    written = figures.draw_bars(AUGMENTATIONS, tmp_path / "bars")
+    assert is_a_column_wide(written)
+    text = written[1].read_text()
+    for said in ("rotation", "41.7", "86.1", "87.0"):
+        assert said in text
+
+
+def test_sensitivity_has_a_panel_per_coefficient(tmp_path: Path) -> None:
+    points = [
+        {"method": method, "coefficient": name, "value": v / 4, "accuracy": 90 + v}
+        for method in ("prelax-std", "prelax-rot")
+        for name in ("alpha", "beta", "gamma")
+        for v in range(5)
+    ]
+    written = figures.draw_sensitivity(points, tmp_path / "sensitivity")
+    assert is_a_column_wide(written)
+    assert "prelax-std" in written[1].read_text()
+
+
+def test_reverse_compares_both_directions(tmp_path: Path) -> None:
+    rows = [{"loss": "R2S", "normal": 92.2, "reverse": 92.5}, {"loss": "R3S", "normal": 92.4, "reverse": 80.0}]
+    written = figures.draw_reverse(rows, tmp_path / "reverse")
+    assert is_a_column_wide(written)
+    assert "92.5" in written[1].read_text()
+
+
+def test_tsne_and_retrieval_are_drawn_from_a_run(run_folder: Callable[..., Run], tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", epochs=2)
+    assert is_a_column_wide(figures.draw_tsne(run, tmp_path / "tsne", points=60))
+    assert is_a_column_wide(figures.draw_retrieval(run.path, tmp_path / "retrieval", queries=3))
+
+
+def test_residual_probe_puts_the_floor_beside_every_bar(run_folder: Callable[..., Run], tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", epochs=2)
+    with pytest.raises(PrelaxError, match="residual"):
+        figures.draw_residual_probe([run], tmp_path / "probe")
+    targets = {"rotation.turns": {"accuracy": 93.0, "floor": 40.0}, "crop.area": {"r2": 55.0, "floor": 20.0}}
+    run.write_eval("residual", {"protocol": "residual", "dataset": "digits", "targets": targets})
+    written = figures.draw_residual_probe([run], tmp_path / "probe")
+    assert is_a_column_wide(written)
+    assert "rotation.turns" in written[1].read_text()
+
+
+@pytest.mark.parametrize("rows", [[], [{"augmentation": "flip", "accuracy": float("nan")}], [{"accuracy": 3.0}]])
+def test_nothing_to_draw_is_said_in_one_line(rows: list[dict], tmp_path: Path) -> None:
+    with pytest.raises(PrelaxError, match="nothing to draw"):
+        figures.draw_bars(rows, tmp_path / "bars")
+
+
+def test_a_run_without_curves_is_refused(run_folder: Callable[..., Run], tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", epochs=1)
+    run.write("metrics.jsonl", "")
+    with pytest.raises(PrelaxError, match="no curves"):
+        figures.draw_dynamics([run], tmp_path / "dynamics")
