@@ -14,7 +14,9 @@ from prelax.config import resolve
 from prelax.run import Run
 
 
-def make_run(path: Path, method: str = "prelax-rot", epochs: int = 12, pairs: tuple[str, ...] = (), seed: int = 0) -> Run:
+def make_run(
+    path: Path, method: str = "prelax-rot", epochs: int = 12, pairs: tuple[str, ...] = (), seed: int = 0
+) -> Run:
     """A run folder on the digits with metrics, a backbone (random weights) and two evaluations."""
     from prelax.nets import backbone
 
@@ -41,8 +43,17 @@ def make_run(path: Path, method: str = "prelax-rot", epochs: int = 12, pairs: tu
         run.log_metrics(entry)
     torch.manual_seed(seed)
     run.save_backbone(backbone(settings.model.backbone, settings.model.stem, 1, 16).state_dict())
-    run.write_eval("knn-digits", {"protocol": "knn", "dataset": "digits", "accuracy": 96.0 - seed, "floor": 85.8, "seeds": [0]})
-    linear = {"protocol": "linear", "dataset": "digits", "accuracy": 97.9, "floor": 91.2, "std": 0.21, "seeds": [0, 1, 2]}
+    run.write_eval(
+        "knn-digits", {"protocol": "knn", "dataset": "digits", "accuracy": 96.0 - seed, "floor": 85.8, "seeds": [0]}
+    )
+    linear = {
+        "protocol": "linear",
+        "dataset": "digits",
+        "accuracy": 97.9,
+        "floor": 91.2,
+        "std": 0.21,
+        "seeds": [0, 1, 2],
+    }
     run.write_eval("linear-digits", linear)
     return run
 

@@ -86,7 +86,9 @@ def test_the_page_asks_the_network_for_nothing(run_folder: Callable[..., Run], t
     assert all(link.startswith(("data:", "#")) for link in reader.links)
     html = path.read_text()
     assert "default-src 'none'" in html
-    addresses = set(re.findall(r"(?:https?:)?//[\w.-]+\.\w+[^\s\"'`]*", re.sub(r"base64,[\w+/=]*|[\w+/=]{200,}", "", html)))
+    addresses = set(
+        re.findall(r"(?:https?:)?//[\w.-]+\.\w+[^\s\"'`]*", re.sub(r"base64,[\w+/=]*|[\w+/=]{200,}", "", html))
+    )
     assert addresses <= {"http://www.w3.org/2000/svg"}  # a name, not a place
     for word in ("@import", "fetch(", "XMLHttpRequest", "WebSocket", "import("):
         assert word not in html
@@ -110,11 +112,13 @@ def test_the_same_runs_give_the_same_page(run_folder: Callable[..., Run], tmp_pa
     assert one == two
 
 
-def test_hostile_names_stay_text(run_folder: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_names_stay_text(
+    run_folder: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import prelax.data
 
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u2028"
-    run = run_folder(tmp_path / "<b>run & \"co\"", epochs=2)
+    run = run_folder(tmp_path / '<b>run & "co"', epochs=2)
     run.write_eval("x", {"protocol": evil, "dataset": evil, "accuracy": 1.0, "settings": {evil: evil}})
     run.log_metrics({"epoch": 3, "loss": 1.0, evil: 2.0})
 

@@ -107,7 +107,9 @@ def test_steps_print_what_was_drawn() -> None:
 def test_results_keep_one_row_per_protocol_and_mark_the_best() -> None:
     knn = {"protocol": "knn", "dataset": "digits", "floor": 80.0}
     linear = {"protocol": "linear", "dataset": "digits"}
-    rows = results([{"a": {**knn, "accuracy": 90.0}}, {"b": {**knn, "accuracy": 91.0}, "c": {**linear, "accuracy": 95.0}}])
+    rows = results(
+        [{"a": {**knn, "accuracy": 90.0}}, {"b": {**knn, "accuracy": 91.0}, "c": {**linear, "accuracy": 95.0}}]
+    )
     assert [row.protocol for row in rows] == ["linear", "knn"]
     assert [cell.best for cell in rows[1].cells if cell] == [False, True]
     assert rows[0].cells[0] is None

@@ -8,6 +8,7 @@ from torch import Tensor
 from prelax.augment import Normalise, Pipeline, relaxed_view
 from prelax.config import Settings
 from prelax.draws import Draws
+from prelax.loading import views_of
 from prelax.record import Record, View
 from prelax.report.content import Shot, Strip
 from prelax.report.sprites import rgb, shrink, uri
@@ -25,10 +26,8 @@ def strips(settings: Settings, images: Tensor, ids: Tensor, labels: list[str], e
         ids: the number of each image in its data set: the views are those that training drew for it in ``epoch``.
         labels: a word for each image.
     """
-    from prelax.train.views import ViewMaker
-
     plain = settings.model_copy(update={"augment": settings.augment.model_copy(update={"compile": "never"})})
-    maker = ViewMaker(plain, images.shape[1], images.shape[-1], torch.device("cpu"))
+    maker = views_of(plain, images.shape[1], images.shape[-1])
     draws = Draws(settings.seed, ids).at("augment", epoch)
     made: dict[int, View] = {}
     columns: list[tuple[str, Pipeline, View]] = []

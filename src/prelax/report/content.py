@@ -90,7 +90,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Bar:
-    """How well one parameter of the augmentation can be read from the residual."""
+    """One thing measured of every run, between 0 and 100 (or 0 and 1 for a cosine), with what guessing would give."""
 
     name: str
     unit: str
@@ -171,7 +171,8 @@ class Page:
     rows: list[Row]
     charts: list[Chart]
     more_charts: list[Chart]
-    bars: list[Bar]
+    bars: list[Bar]  # what the residual tells
+    moves: list[Bar]  # how far augmentations move the features
     sprites: list[Sprite]
     atlases: list[Atlas]
     albums: list[Album]

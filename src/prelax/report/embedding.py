@@ -36,15 +36,9 @@ def sample(labels: Tensor | None, total: int, points: int, seed: int = 0) -> Ten
 
 def nearest(features: Tensor, k: int = NEAREST) -> Tensor:
     """The k nearest other rows of each row by cosine, nearest first: N x k."""
-    unit = F.normalize(features.float(), dim=1)  # N x D
-    k = min(k, len(unit) - 1)
-    found = []
-    for start in range(0, len(unit), 2048):
-        cosine = unit[start : start + 2048] @ unit.T  # B x N
-        rows = torch.arange(len(cosine))
-        cosine[rows, start + rows] = -torch.inf  # an image is not its own neighbour
-        found.append(cosine.topk(k, dim=1).indices)
-    return torch.cat(found).cpu()
+    from prelax.evaluate.retrieval import nearest as search
+
+    return search(features, features, min(k, len(features) - 1), skip_self=True)[1].cpu()
 
 
 def agreement(labels: Tensor, neighbours: Tensor) -> float | None:
@@ -70,11 +64,15 @@ def tsne(features: Tensor, seed: int = 0) -> NDArray:
         unit = PCA(50, random_state=seed, svd_solver="randomized").fit_transform(unit)
     perplexity = min(30.0, (count - 1) / 3)
     flat = float(np.ptp(unit, axis=0).max()) < 1e-6  # a collapsed network: one place for all
-    places = np.zeros((count, 2)) if flat else TSNE(
-        2, perplexity=perplexity, init="pca", random_state=seed, max_iter=750
-    ).fit_transform(unit)
+    places = (
+        np.zeros((count, 2))
+        if flat
+        else TSNE(2, perplexity=perplexity, init="pca", random_state=seed, max_iter=750).fit_transform(unit)
+    )
     places = places - places.mean(0)
-    places = places @ np.linalg.svd(places, full_matrices=False)[2].T  # the long side lies flat: a page is wider than high
+    places = (
+        places @ np.linalg.svd(places, full_matrices=False)[2].T
+    )  # the long side lies flat: a page is wider than high
     middle = (places.max(0) + places.min(0)) / 2
     reach = float((places.max(0) - places.min(0)).max()) or 1.0  # one scale for both axes
     return (places - middle) / reach + 0.5

@@ -67,7 +67,9 @@ def draw_dynamics(runs: Runs, path: Path | str) -> list[Path]:
     return written
 
 
-def features_of(run: Run, points: int | None, seed: int, device: torch.device | str) -> tuple[Any, torch.Tensor, torch.Tensor]:
+def features_of(
+    run: Run, points: int | None, seed: int, device: torch.device | str
+) -> tuple[Any, torch.Tensor, torch.Tensor]:
     """Test set, rows (a stratified sample, or all) and their features."""
     from prelax.data import load as load_data
     from prelax.evaluate.features import extract
@@ -112,7 +114,11 @@ def draw_tsne(
         axes.axis("off")
         if named:
             drawing.legend(
-                loc="outside lower center", ncols=4, markerscale=(18 / size) ** 0.5, handletextpad=0.1, columnspacing=1.0
+                loc="outside lower center",
+                ncols=4,
+                markerscale=(18 / size) ** 0.5,
+                handletextpad=0.1,
+                columnspacing=1.0,
             )
     return written
 
@@ -178,8 +184,19 @@ def draw_bars(rows: Sequence[Mapping[str, Any]], path: Path | str) -> list[Path]
         worst = min(shown, key=lambda row: row["accuracy"], default=None)
         for place, row in enumerate(shown):
             colour = WRONG if row is worst and len(shown) > 1 else PALETTE[0]
-            axes.barh(place, row["accuracy"], height=0.68, color=colour, xerr=finite(row.get("std")), error_kw={"lw": 0.7})
-            axes.text(row["accuracy"] + 1.2, place, f"{row['accuracy']:.1f}", va="center", fontsize=6.5)
+            axes.barh(
+                place, row["accuracy"], height=0.68, color=colour, xerr=finite(row.get("std")), error_kw={"lw": 0.7}
+            )
+            inside = row["accuracy"] > 15  # outside it would meet the dashed line
+            axes.text(
+                row["accuracy"] + (-1.2 if inside else 1.2),
+                place,
+                f"{row['accuracy']:.1f}",
+                ha="right" if inside else "left",
+                va="center",
+                fontsize=6.5,
+                color="white" if inside else "black",
+            )
         axes.set_yticks(range(len(shown)), [str(row["augmentation"]) for row in shown])
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
@@ -200,7 +217,13 @@ def draw_sensitivity(points: Sequence[Mapping[str, Any]], path: Path | str) -> l
     told = checked(points, "coefficient")
     coefficients = list(dict.fromkeys(str(row["coefficient"]) for row in told))
     methods = list(dict.fromkeys(str(row.get("method", "prelax")) for row in told))
-    greek = {"alpha": r"$\alpha$", "beta": r"$\beta$", "gamma": r"$\gamma$", "alpha2": r"$\alpha_2$", "gamma2": r"$\gamma_2$"}
+    greek = {
+        "alpha": r"$\alpha$",
+        "beta": r"$\beta$",
+        "gamma": r"$\gamma$",
+        "alpha2": r"$\alpha_2$",
+        "gamma2": r"$\gamma_2$",
+    }
     with figure(1.75, path) as (drawing, written):
         grid = drawing.subplots(1, len(coefficients), sharey=True, squeeze=False)[0]
         for axes, coefficient in zip(grid, coefficients, strict=True):
@@ -233,43 +256,49 @@ def draw_sensitivity(points: Sequence[Mapping[str, Any]], path: Path | str) -> l
 
 
 def draw_reverse(rows: Sequence[Mapping[str, Any]], path: Path | str) -> list[Path]:
-    """Normal against reverse residual: two bars for each relaxed loss.
+    """Normal against reverse residual: a pair of points for each relaxed loss.
 
     Args:
         rows: ``loss`` (R2S, R3S), ``normal`` and ``reverse`` accuracies and, where known, their ``normal_std`` and
             ``reverse_std``.
     """
-    if not rows:
-        raise PrelaxError("nothing to draw: there are no rows")
-    with figure(1.75, path) as (drawing, written):
+    told = [row for row in rows if finite(row.get("normal")) is not None or finite(row.get("reverse")) is not None]
+    if not told:
+        raise PrelaxError("nothing to draw: no row has a `normal` or a `reverse` accuracy")
+    with figure(0.32 * len(told) + 0.75, path) as (drawing, written):
         axes = drawing.subplots()
-        seen = []
-        for shift, (kind, hatch, colour) in enumerate((("normal", "", PALETTE[0]), ("reverse", "////", PALETTE[1]))):
-            for place, row in enumerate(rows):
-                value = finite(row.get(kind))
+        for place, row in enumerate(told):
+            pair = [value for kind in ("normal", "reverse") if (value := finite(row.get(kind))) is not None]
+            axes.plot([min(pair), max(pair)], [place, place], color="#BBBBBB", linewidth=2, zorder=1)
+            for index, kind in enumerate(("normal", "reverse")):
+                value, std = finite(row.get(kind)), finite(row.get(f"{kind}_std"))
                 if value is None:
                     continue
-                seen.append(value)
-                x = place + (shift - 0.5) * 0.36
-                label = f"{kind} residual" if place == 0 else None
-                std = finite(row.get(f"{kind}_std"))
-                axes.bar(x, value, 0.33, color=colour, hatch=hatch, edgecolor="white", linewidth=0, yerr=std, label=label)
-                axes.text(x, value + (std or 0), f"{value:.1f}", ha="center", va="bottom", fontsize=6.5)
-        if not seen:
-            raise PrelaxError("nothing to draw: no row has a `normal` or a `reverse` accuracy")
-        axes.set_xticks(range(len(rows)), [str(row.get("loss", "")) for row in rows])
-        axes.set_ylim(max(0.0, min(seen) - 0.35 * (max(seen) - min(seen)) - 2), min(104.0, max(seen) + 2))
-        axes.set_ylabel("linear accuracy (%)")
-        axes.legend(loc="upper right", bbox_to_anchor=(1, 1.18), ncols=2)
+                label = f"{kind} residual" if all(finite(r.get(kind)) is None for r in told[:place]) else None
+                look = {"color": PALETTE[index], "marker": MARKERS[index], "linestyle": "none", "markersize": 5}
+                axes.errorbar(value, place, xerr=std, label=label, elinewidth=0.8, **look)
+                lower = value < max(pair) or (len(pair) == 2 and pair[0] == pair[1] and index == 0)
+                away = (-5, 0) if lower else (5, 0)
+                side = "right" if lower else "left"
+                axes.annotate(f"{value:.1f}", (value, place), away, textcoords="offset points", ha=side, va="center")
+        axes.set_yticks(range(len(told)), [str(row.get("loss", "")) for row in told])
+        axes.tick_params(axis="y", length=0)
+        axes.set_ylim(len(told) - 0.4, -0.6)
+        axes.margins(x=0.16)
+        axes.grid(axis="x")
+        axes.set_xlabel("linear accuracy (%)")
+        drawing.legend(loc="outside lower center", ncols=2)
     return written
 
 
 def draw_residual_probe(runs: Runs, path: Path | str) -> list[Path]:
-    """What a linear probe reads from the residual: a bar per parameter and run, a tick at a random backbone's."""
+    """What a linear probe reads from the residual: a bar per parameter and run, a tick where a guess is."""
     folders = opened(runs)
     called, told = names(folders), bars([run.evals() for run in folders])
     if not told:
-        raise PrelaxError(f"{folders[0].path} has no residual probe; make one with `prelax evaluate --protocol residual`")
+        raise PrelaxError(
+            f"{folders[0].path} has no residual probe; make one with `prelax evaluate --protocol residual`"
+        )
     thick = 0.8 / len(folders)
     with figure(max(1.3, 0.12 * len(told) * (len(folders) + 1) + 0.6), path) as (drawing, written):
         axes = drawing.subplots()
@@ -287,7 +316,7 @@ def draw_residual_probe(runs: Runs, path: Path | str) -> list[Path]:
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
         axes.set_xlim(0, 108)
-        axes.set_xlabel("read from the residual (%); black: random backbone")
+        axes.set_xlabel("read from the residual (%); black: a guess")
         if len(folders) > 1:
             drawing.legend(loc="outside lower center", ncols=min(3, len(folders)))
     return written

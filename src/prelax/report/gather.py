@@ -13,8 +13,11 @@ from prelax.report.content import Bar, Card, Cell, Chart, Line, Mark, Row, Setti
 from prelax.run import Run
 
 # Fields of an evaluation that describe it; what else is a number is a figure.
-ABOUT = {"protocol", "dataset", "settings", "seeds", "std", "floor", "floor_std", "date", "prelax", "accuracy"}
-FIRST = ("linear", "knn")  # the figure a run is known by, when there are several
+ABOUT = {
+    *("protocol", "dataset", "settings", "seeds", "std", "floor", "floor_std", "date", "prelax", "accuracy", "seconds"),
+    *("train_images", "test_images", "classes", "test_images_left_out_as_seen", "k", "epochs", "batch_size"),
+}
+FIRST = ("linear", "linear-fast", "knn")  # the figure a run is known by, when there are several
 
 DYNAMICS = (  # the paper's figure: accuracy, similarity loss, residual norm
     ("knn", "Accuracy", "kNN on frozen features, per cent. Dotted: a random backbone.", " %"),
@@ -28,7 +31,10 @@ DYNAMICS = (  # the paper's figure: accuracy, similarity loss, residual norm
 )
 CAPTIONS = {
     "loss": ("Total loss", "What training minimises."),
-    "embedding_std": ("Embedding spread", "Deviation over a batch, times the root of the dimension; near 0 is collapse."),
+    "embedding_std": (
+        "Embedding spread",
+        "Deviation over a batch, times the root of the dimension; near 0 is collapse.",
+    ),
     "effective_rank": ("Effective rank", "How many directions the embeddings use."),
     "lr": ("Learning rate", "As scheduled."),
     "images_per_s": ("Speed", "Images a second."),
@@ -144,6 +150,19 @@ def bars(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Bar]:
     return [Bar(name, unit, cells) for (name, unit), cells in found.items()]
 
 
+def moves(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Bar]:
+    """How far each augmentation alone moves the features: a cosine per run; the floor is that of different images."""
+    found: dict[str, list[Cell | None]] = {}
+    for index, run in enumerate(evals):
+        for result in run.values():
+            told = result.get("cosine_after") if isinstance(result, Mapping) else None
+            for name, value in told.items() if isinstance(told, Mapping) else ():
+                if name != "other images":
+                    cells = found.setdefault(str(name), [None] * len(evals))
+                    cells[index] = Cell(finite(value), finite(told.get("other images")))
+    return [Bar(name, "cosine", cells) for name, cells in found.items()]
+
+
 # -- curves ------------------------------------------------------------------------------------------------------------
 
 
@@ -235,7 +254,9 @@ def settings_table(runs: Sequence[Run]) -> list[Setting]:
         found.append(Setting(key, [value(tree, key) for tree in trees], described.description or ""))
     abouts = [run.read_config()[1] for run in runs]
     for key, about in MADE.items():
-        found.append(Setting(f"run.{key}", [str(told.get(key) or "unknown").replace("+00:00", " UTC") for told in abouts], about))
+        found.append(
+            Setting(f"run.{key}", [str(told.get(key) or "unknown").replace("+00:00", " UTC") for told in abouts], about)
+        )
     return found
 
 

@@ -13,7 +13,7 @@ import prelax
 from prelax.errors import PrelaxError
 from prelax.report import embedding
 from prelax.report.content import Album, Atlas, Page, Sprite, Word
-from prelax.report.gather import attempt, bars, card, charts, names, results, settings_table
+from prelax.report.gather import attempt, bars, card, charts, moves, names, results, settings_table
 from prelax.report.render import render
 from prelax.report.sprites import sprite
 from prelax.run import Run, now, writing
@@ -56,9 +56,7 @@ def report(
     return target
 
 
-def gather(
-    runs: Sequence[Run], *, points: int = 2000, seed: int = 0, device: torch.device | str = "cpu"
-) -> Page:
+def gather(runs: Sequence[Run], *, points: int = 2000, seed: int = 0, device: torch.device | str = "cpu") -> Page:
     """Everything a page about these runs holds; what cannot be had is left out, and the page says why."""
     if not 0 <= points <= 65535:
         raise PrelaxError(f"points is {points}; a map holds 0 to 65535")
@@ -80,6 +78,7 @@ def gather(
         charts=first,
         more_charts=more,
         bars=bars(evals),
+        moves=moves(evals),
         sprites=pictures.sprites,
         atlases=pictures.atlases,
         albums=pictures.albums,
@@ -89,8 +88,12 @@ def gather(
 
 
 def words(run: Run) -> list[Word]:
-    """What the doctor says of a run."""
-    return []
+    """What the doctor says of a run: all that is wrong, and of what is fine what its curves show."""
+    from prelax.doctor import examine_run
+
+    plain = {"run", "epochs", "backbone", "checkpoint.pt", "checkpoint.previous.pt"}  # said elsewhere on the page
+    told = [finding for finding in examine_run(run.path) if not (finding.fine and finding.what in plain)]
+    return [Word("good" if one.fine else "bad", f"{one.what}: {one.found}") for one in told]
 
 
 @dataclass

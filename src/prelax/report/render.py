@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from prelax.report.content import Album, Atlas, Bar, Card, Cell, Chart, Page, Row, Setting, Shot, Strip
 
+MANY = 4  # runs up to which each has a column of the table
 COLOURS = 8  # of the page's palette; a ninth run takes the first colour again
 
 
@@ -109,9 +110,11 @@ def rounded(value: float | None) -> float | None:
 
 def overview(page: Page) -> str:
     cards = "".join(card(page, index, one) for index, one in enumerate(page.cards))
-    single = " single" if len(page.cards) == 1 else ""
+    single = " single" if len(page.cards) == 1 else " many" if len(page.cards) > MANY else ""
     missing = "".join(f"<p>{escape(line)}</p>" for line in page.left_out)
-    missing = f'<div class="missing" role="note"><strong>Left out of this page</strong>{missing}</div>' if missing else ""
+    missing = (
+        f'<div class="missing" role="note"><strong>Left out of this page</strong>{missing}</div>' if missing else ""
+    )
     return f'<h1>{escape(page.title)}</h1><p class="lead">{escape(sentence(page))}</p><div class="cards{single}">{cards}</div>{missing}'
 
 
@@ -128,9 +131,23 @@ def sentence(page: Page) -> str:
     return f"{who}{number(cell.value)}{unit} {title(row.protocol)} on {row.dataset}.{floor}"
 
 
+TITLES = {
+    "knn": "kNN",
+    "linear": "linear probe",
+    "linear-fast": "linear probe (fast)",
+    "knn-10-per-class": "kNN, 10 labels a class",
+    "linear-1pct": "linear, 1 % of labels",
+    "linear-10pct": "linear, 10 % of labels",
+    "finetune": "fine-tuning",
+    "finetune-1pct": "fine-tuning, 1 % of labels",
+    "finetune-10pct": "fine-tuning, 10 % of labels",
+    "retrieval": "retrieval among 15 nearest",
+}
+
+
 def title(protocol: str) -> str:
     """A protocol as people write it."""
-    return {"knn": "kNN", "linear": "linear probe"}.get(protocol, protocol)
+    return TITLES.get(protocol, protocol)
 
 
 def card(page: Page, index: int, one: Card) -> str:
@@ -182,29 +199,37 @@ def results(page: Page) -> str:
         "Frozen backbone, figures in per cent. The tick on each bar is the floor: the same network with random weights, "
         "measured the same way. What lies to its right was learnt."
     )
-    heads = "".join(
-        f'<th scope="col"><span class="swatch r{i % COLOURS}"></span>{escape(c.name)}</th>' for i, c in enumerate(page.cards)
+    many = len(page.cards) > MANY  # then a line per run reads better than a column
+    runs = [f'<span class="swatch r{i % COLOURS}"></span>{escape(one.name)}' for i, one in enumerate(page.cards)]
+    protocols = [row_title(row) for row in page.rows]
+    cells = [[result_cell(index, cell, row) for index, cell in enumerate(row.cells)] for row in page.rows]
+    if many:
+        runs, protocols, cells = protocols, runs, [list(column) for column in zip(*cells, strict=True)]
+    heads = "".join(f'<th scope="col">{name}</th>' for name in runs)
+    body = "".join(
+        f'<tr><th scope="row">{name}</th>{"".join(line)}</tr>' for name, line in zip(protocols, cells, strict=True)
     )
-    body = "".join(result_row(row) for row in page.rows)
+    corner = "Run" if many else "Protocol"
     return (
-        f'{head}<p class="lead">{lead}</p><div class="card scroll"><table class="results" style="min-width:{108 + 140 * len(page.cards)}px">'
-        f'<thead><tr><th scope="col">Protocol</th>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+        f'{head}<p class="lead">{lead}</p><div class="card scroll">'
+        f'<table class="results" style="min-width:{108 + 140 * len(runs)}px">'
+        f'<thead><tr><th scope="col">{corner}</th>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
     )
 
 
-def result_row(row: Row) -> str:
-    def one(index: int, cell: Cell | None) -> str:
-        if cell is None or cell.value is None:
-            return '<td class="empty">–</td>'
-        spread = f' <span class="pm">± {cell.std:.2g} over {cell.seeds} seeds</span>' if cell.std and cell.seeds > 1 else ""
-        best = " best" if cell.best else ""
-        mark = '<span class="pm" title="best of the row"> ★</span>' if cell.best else ""
-        shown = f'<span class="v{best}">{number(cell.value)}</span>{mark}{spread}'
-        return f'<td class="r{index % COLOURS}" title="{escape(cell.detail)}">{shown}{gauge(cell, row.percent)}</td>'
-
+def row_title(row: Row) -> str:
     what = escape(title(row.protocol)) + (f" · {escape(row.measure)}" if row.measure != "accuracy" else "")
-    cells = "".join(one(index, cell) for index, cell in enumerate(row.cells))
-    return f'<tr><th scope="row">{what}<span>{escape(row.dataset)}</span></th>{cells}</tr>'
+    return f"{what}<span>{escape(row.dataset)}</span>"
+
+
+def result_cell(index: int, cell: Cell | None, row: Row) -> str:
+    if cell is None or cell.value is None:
+        return '<td class="empty">–</td>'
+    spread = f' <span class="pm">± {cell.std:.2g} over {cell.seeds} seeds</span>' if cell.std and cell.seeds > 1 else ""
+    best = " best" if cell.best else ""
+    mark = '<span class="pm" title="best of its kind"> ★</span>' if cell.best else ""
+    shown = f'<span class="v{best}">{number(cell.value)}</span>{mark}{spread}'
+    return f'<td class="r{index % COLOURS}" title="{escape(cell.detail)}">{shown}{gauge(cell, row.percent)}</td>'
 
 
 def legend(page: Page, dashed: bool = True) -> str:
@@ -233,40 +258,58 @@ def curves(page: Page) -> str:
     first = "".join(one(i, chart) for i, chart in enumerate(page.charts))
     rest = "".join(one(i + len(page.charts), chart) for i, chart in enumerate(page.more_charts))
     more = (
-        f'<details><summary>{len(page.more_charts)} more curves: loss terms, health, speed</summary>'
+        f"<details><summary>{len(page.more_charts)} more curves: loss terms, health, speed</summary>"
         f'<div class="charts">{rest}</div></details>'
         if rest
         else ""
     )
-    lead = "Learning dynamics by epoch, as in the paper's appendix. Point at a curve, or focus it and use the arrow keys."
+    lead = (
+        "Learning dynamics by epoch, as in the paper's appendix. Point at a curve, or focus it and use the arrow keys."
+    )
     return f'<h2>Curves</h2><p class="lead">{lead}</p>{legend(page)}<div class="charts">{first}</div>{more}'
 
 
 def residual(page: Page) -> str:
-    if not page.bars:
+    if not page.bars and not page.moves:
         return ""
-    lead = (
-        "How well a linear probe reads each augmentation parameter from the residual between two views. "
-        "The tick is what the same network with random weights gives."
-    )
-    return f'<h2>What the residual tells</h2><p class="lead">{lead}</p>{legend(page, dashed=False)}<div class="card bars">{"".join(map(bar, page.bars))}</div>'
+    html = "<h2>What the residual tells</h2>"
+    if page.bars:
+        lead = (
+            "How well a linear reader tells, from the residual between two views of a new image, what was done to it. "
+            "The tick is what a guess gives: the most frequent value, or no variance explained."
+        )
+        bars = "".join(bar(one, 100.0, "a guess") for one in page.bars)
+        html += f'<p class="lead">{lead}</p>{legend(page, dashed=False)}<div class="card bars">{bars}</div>'
+    if page.moves:
+        lead = (
+            "How far each augmentation alone moves the features: cosine with those of the untouched image. "
+            "At 1 the backbone ignores the augmentation; the tick is the cosine of two different images."
+        )
+        bars = "".join(bar(one, 1.0, "different images") for one in page.moves)
+        html += f'<p class="lead second">{lead}</p><div class="card bars">{bars}</div>'
+    return html
 
 
-def bar(one: Bar) -> str:
+def bar(one: Bar, top: float, floor: str) -> str:
+    """A line per run from 0 to ``top``, with a tick at the floor."""
+
+    def share(value: float) -> float:
+        return 100 * max(0.0, min(1.0, value / top))
+
+    def shown(value: float) -> str:
+        return number(value) if top > 1 else f"{value:.2f}"
+
     lines = []
     for index, cell in enumerate(one.cells):
         if cell is None or cell.value is None:
             continue
-        said = f"random backbone {number(cell.floor)}" if cell.floor is not None else "no floor measured"
-        value = max(0.0, min(100.0, cell.value))
-        tick = "" if cell.floor is None else f'<b style="left:calc({max(0.0, min(100.0, cell.floor)):.1f}% - 1px)"></b>'
+        said = "" if cell.floor is None else f"{floor}: {shown(cell.floor)}"
+        tick = "" if cell.floor is None else f'<b style="left:calc({share(cell.floor):.1f}% - 1px)"></b>'
         lines.append(
-            f'<div class="one r{index % COLOURS}" title="{escape(said)}"><div class="gauge"><i style="left:0;width:{value:.1f}%"></i>'
-            f'{tick}</div><b class="n">{number(cell.value)}</b></div>'
+            f'<div class="one r{index % COLOURS}" title="{escape(said)}"><div class="gauge">'
+            f'<i style="left:0;width:{share(cell.value):.1f}%"></i>{tick}</div><b class="n">{shown(cell.value)}</b></div>'
         )
-    return (
-        f'<div class="name">{escape(one.name)}<span>{escape(one.unit)}</span></div><div class="set">{"".join(lines)}</div>'
-    )
+    return f'<div class="name">{escape(one.name)}<span>{escape(one.unit)}</span></div><div class="set">{"".join(lines)}</div>'
 
 
 def tabs(page: Page, runs: list[int], prefix: str) -> str:
@@ -362,7 +405,10 @@ def shot_html(shot: Shot) -> str:
 
 
 def settings(page: Page) -> str:
-    heads = "".join(f'<th scope="col"><span class="swatch r{i % COLOURS}"></span>{escape(c.name)}</th>' for i, c in enumerate(page.cards))
+    heads = "".join(
+        f'<th scope="col"><span class="swatch r{i % COLOURS}"></span>{escape(c.name)}</th>'
+        for i, c in enumerate(page.cards)
+    )
 
     def table(rows: list[Setting], row: Callable[[Setting], str]) -> str:
         body = "".join(map(row, rows))
@@ -380,4 +426,4 @@ def settings(page: Page) -> str:
         lead = "What differs between the runs." if different else ""
         rest = f"<details><summary>All {len(page.settings)} settings</summary>{table(page.settings, one)}</details>"
         return f'<h2>Settings</h2><p class="lead">{lead}</p>{top}{rest}'
-    return f'<h2>Settings</h2><details open><summary>All {len(page.settings)} settings</summary>{table(page.settings, one)}</details>'
+    return f"<h2>Settings</h2><details open><summary>All {len(page.settings)} settings</summary>{table(page.settings, one)}</details>"
