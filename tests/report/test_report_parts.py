@@ -17,7 +17,8 @@ from prelax.report import embedding
 from prelax.report.album import crop_box, steps
 from prelax.report.content import Cell
 from prelax.report.gather import headline, mark_best, results
-from prelax.report.render import number, to_json
+from prelax.report.render import to_json
+from prelax.report.sections import number
 from prelax.report.sprites import sprite
 
 

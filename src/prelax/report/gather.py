@@ -25,7 +25,7 @@ DYNAMICS = (  # the paper's figure: accuracy, similarity loss, residual norm
     (
         "residual_norm",
         "Residual norm",
-        "Distance of two views as unit vectors. Near 0 the views say the same; larger, the residual carries what was done.",
+        "Distance of two views as unit vectors. Near 0 they say the same; larger, the residual carries what was done.",
         "",
     ),
 )
@@ -129,7 +129,7 @@ def headline(rows: Sequence[Row], index: int, dataset: str) -> Row | None:
     mine = [row for row in rows if row.cells[index] is not None and row.cells[index].value is not None]  # type: ignore[union-attr]
     accuracy = [row for row in mine if row.measure == "accuracy"]
     at_home = [row for row in accuracy if row.dataset == dataset]
-    return (at_home or accuracy or mine or [None])[0]
+    return next(iter(at_home or accuracy or mine), None)
 
 
 def bars(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Bar]:
@@ -156,7 +156,9 @@ def moves(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Bar]:
     for index, run in enumerate(evals):
         for result in run.values():
             told = result.get("cosine_after") if isinstance(result, Mapping) else None
-            for name, value in told.items() if isinstance(told, Mapping) else ():
+            if not isinstance(told, Mapping):
+                continue
+            for name, value in told.items():
                 if name != "other images":
                     cells = found.setdefault(str(name), [None] * len(evals))
                     cells[index] = Cell(finite(value), finite(told.get("other images")))
@@ -187,7 +189,7 @@ def charts(
     for index, run in enumerate(evals):
         found = [finite(r.get("floor")) for r in run.values() if isinstance(r, Mapping) and r.get("protocol") == "knn"]
         floors += [Mark(index, value, "random backbone") for value in found[:1] if value is not None]
-    first = [chart(key, *rest, marks=floors if key == "knn" else None) for key, *rest in DYNAMICS]
+    first = [chart(key, title, said, unit, floors if key == "knn" else None) for key, title, said, unit in DYNAMICS]
     shown = {key for key, *_ in DYNAMICS} | {"epoch"}
     logged = [key for run in metrics for entry in run for key, value in entry.items() if isinstance(value, int | float)]
     others = [key for key in dict.fromkeys(logged) if key not in shown]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,8 +68,8 @@ def gather(runs: Sequence[Run], *, points: int = 2000, seed: int = 0, device: to
     pictures = Pictures(points, seed, torch.device(device))
     for index, (run, name) in enumerate(zip(runs, called, strict=True)):
         if points:
-            attempt("The map", name, lambda run=run, index=index: pictures.add_map(run, index), pictures.left_out)
-        attempt("The views", name, lambda run=run, index=index: pictures.add_views(run, index), pictures.left_out)
+            attempt("The map", name, partial(pictures.add_map, run, index), pictures.left_out)
+        attempt("The views", name, partial(pictures.add_views, run, index), pictures.left_out)
     return Page(
         title=called[0] if len(runs) == 1 else " and ".join(called) if len(runs) == 2 else f"{len(runs)} runs compared",
         made=now()[:16].replace("T", " ") + " UTC",

@@ -1,0 +1,133 @@
+"""The sections of a page that show things: the map of the test set, the views, the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+
+from prelax.report.content import Album, Atlas, Page, Setting, Shot, Strip
+from prelax.report.sections import COLOURS
+
+
+def tabs(page: Page, runs: list[int], prefix: str) -> str:
+    """Buttons that show one run's panel of several."""
+    if len(runs) < 2:
+        return ""
+    buttons = "".join(
+        f'<button type="button" class="r{run % COLOURS}" data-shows="{prefix}-{run}" '
+        f'aria-pressed="{"false" if i else "true"}">'
+        f'<span class="swatch"></span>{escape(page.cards[run].name)}</button>'
+        for i, run in enumerate(runs)
+    )
+    return f'<div class="tabs" data-tabs role="group" aria-label="Run">{buttons}</div>'
+
+
+def maps(page: Page) -> str:
+    if not page.atlases:
+        return ""
+    sheets = "".join(
+        f'<img id="sprite-{i}" src="{s.uri}" alt="" hidden width="1" height="1">' for i, s in enumerate(page.sprites)
+    )
+    panels = "".join(one_map(page, index, atlas) for index, atlas in enumerate(page.atlases))
+    lead = (
+        "Every point is a test image, placed by t-SNE of its features: near in the map means alike to the network. "
+        "Point at one to see it; click it for its nearest images by cosine similarity."
+    )
+    choice = tabs(page, [atlas.run for atlas in page.atlases], "map")
+    return f'<h2>Map of the test set</h2><p class="lead">{lead}</p>{sheets}{choice}{panels}'
+
+
+def one_map(page: Page, index: int, atlas: Atlas) -> str:
+    count, k = atlas.neighbours.shape
+    told = ""
+    if atlas.agreement is not None:
+        floor = f" (random backbone {atlas.floor:.1f} %)" if atlas.floor is not None else ""
+        told = f"On average {atlas.agreement:.1f} % of the {k} nearest share the label{floor}. "
+    tools = "".join(
+        f'<button type="button" data-do="{do}" aria-label="{label}"{extra}>{text}</button>'
+        for do, label, text, extra in (
+            ("images", "Show images in place of points", "images", ' aria-pressed="false"'),
+            ("in", "Zoom in", "+", ""),
+            ("out", "Zoom out", "−", ""),
+            ("reset", "Show the whole map", "⤢", ""),
+        )
+    )
+    says = (
+        f"t-SNE map of {count} test images of {escape(page.cards[atlas.run].name)}. "
+        "Arrow keys move between points, Enter shows the nearest images."
+    )
+    return (
+        f'<div id="map-{atlas.run}"{"" if index == 0 else " hidden"}><div class="card atlas" data-atlas="{index}">'
+        f'<div class="stage"><canvas tabindex="0" role="application" aria-label="{says}"></canvas>'
+        f'<div class="tools">{tools}</div></div>'
+        f'<div class="side"><div class="answer"></div><div class="keys" role="group" aria-label="Classes"></div>'
+        f'<p class="help">{told}{count:,} images shown; neighbours are among them. '
+        "Wheel or pinch zooms once the map is clicked.</p>"
+        f"</div></div></div>"
+    )
+
+
+def views(page: Page) -> str:
+    if not page.albums:
+        return ""
+    lead = (
+        "What the network was shown, and the record of how each view was made: the numbers the residual has to tell. "
+        "Boxes on the original are the crops of view 1 (solid) and view 2 (dashed)."
+    )
+    panels = "".join(album(one, index == 0) for index, one in enumerate(page.albums))
+    return f'<h2>Views</h2><p class="lead">{lead}</p>{tabs(page, [a.run for a in page.albums], "views")}{panels}'
+
+
+def album(one: Album, first: bool) -> str:
+    return f'<div id="views-{one.run}" class="card"{"" if first else " hidden"}>{"".join(map(strip, one.strips))}</div>'
+
+
+def strip(one: Strip) -> str:
+    boxes = "".join(
+        f'<i class="v{n}" style="left:{x:.1%};top:{y:.1%};width:{w:.1%};height:{h:.1%}"></i>'
+        for n, shot in enumerate(one.shots[:2], 1)
+        if shot.box
+        for x, y, w, h in [shot.box]
+    )
+    first = (
+        f'<figure class="shot first"><div class="frame small">'
+        f'<img src="{one.uri}" alt="original image, {escape(one.label)}">{boxes}</div>'
+        f"<figcaption><b>original</b>{escape(one.label)}</figcaption></figure>"
+    )
+    return f'<div class="strip">{first}{"".join(map(shot_html, one.shots))}</div>'
+
+
+def shot_html(shot: Shot) -> str:
+    steps = "".join(f"<dt>{escape(op)}</dt><dd>{escape(text)}</dd>" for op, text in shot.steps)
+    alt = escape(f"{shot.title}: " + ", ".join(f"{op} {text}" for op, text in shot.steps))
+    return (
+        f'<figure class="shot"><div class="frame small"><img src="{shot.uri}" alt="{alt}"></div>'
+        f"<figcaption><b>{escape(shot.title)}</b><dl>{steps}</dl></figcaption></figure>"
+    )
+
+
+def settings(page: Page) -> str:
+    heads = "".join(
+        f'<th scope="col"><span class="swatch r{i % COLOURS}"></span>{escape(c.name)}</th>'
+        for i, c in enumerate(page.cards)
+    )
+
+    def table(rows: list[Setting], row: Callable[[Setting], str]) -> str:
+        body = "".join(map(row, rows))
+        head = f'<thead><tr><th scope="col">Setting</th>{heads}</tr></thead>'
+        return f'<div class="card scroll"><table class="settings">{head}<tbody>{body}</tbody></table></div>'
+
+    def one(setting: Setting) -> str:
+        values = "".join(f"<td>{escape(value)}</td>" for value in setting.values)
+        about = f"<span>{escape(setting.about)}</span>" if setting.about else ""
+        mark = ' class="differs"' if setting.differs else ""
+        return f'<tr{mark}><th scope="row"><code>{escape(setting.key)}</code>{about}</th>{values}</tr>'
+
+    different = [setting for setting in page.settings if setting.differs and setting.key != "run.created"]
+    if len(page.cards) > 1:
+        top = table(different, one) if different else '<p class="note">All settings are the same.</p>'
+        lead = "What differs between the runs." if different else ""
+        rest = f"<details><summary>All {len(page.settings)} settings</summary>{table(page.settings, one)}</details>"
+        return f'<h2>Settings</h2><p class="lead">{lead}</p>{top}{rest}'
+    rest = table(page.settings, one)
+    return f"<h2>Settings</h2><details open><summary>All {len(page.settings)} settings</summary>{rest}</details>"
