@@ -1,0 +1,64 @@
+"""Which labelled images an evaluation may use: those with a label, a stratified few, and none seen in pre-training."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from prelax.data.images import ImageSet, fingerprints, subset
+from prelax.draws import Draws
+from prelax.errors import PrelaxError
+
+
+def labelled(images: ImageSet) -> ImageSet:
+    """The images of a set that have a label."""
+    if images.labels is None or not bool((images.labels >= 0).any()):
+        raise PrelaxError(
+            f"{images.name} has no labels to evaluate with; use --on with a labelled dataset, or `prelax embed`"
+        )
+    known = images.labels >= 0
+    return images if bool(known.all()) else subset(images, known.nonzero()[:, 0])
+
+
+def unseen(test: ImageSet, pretraining: ImageSet) -> tuple[ImageSet, int]:
+    """The test images that pre-training never saw, pixel for pixel, and how many were left out.
+
+    Refuses a test set that is mostly training images: that is a wrong split, not a stray duplicate.
+    """
+    if test.images.shape[1:] != pretraining.images.shape[1:]:
+        return test, 0
+    seen = set(fingerprints(test.images))
+    seen &= {digest for part in pretraining.images.split(8192) for digest in fingerprints(part)}
+    if not seen:
+        return test, 0
+    kept = torch.tensor([digest not in seen for digest in fingerprints(test.images)])
+    dropped = len(kept) - int(kept.sum())
+    if 2 * dropped > len(test):
+        raise PrelaxError(
+            f"{dropped} of the {len(test)} test images of {test.name} were in pre-training; "
+            "give a test set that was not (data.test_root, data.test_fraction)"
+        )
+    return subset(test, kept.nonzero()[:, 0]), dropped
+
+
+def few(labels: Tensor, *, share: float | None = None, per_class: int | None = None, seed: int = 0) -> Tensor:
+    """Rows of a stratified few: a share of every class (at least one image), or so many images of each.
+
+    >>> labels = torch.tensor([0] * 100 + [1] * 50)
+    >>> labels[few(labels, share=0.1)].bincount().tolist()
+    [10, 5]
+    """
+    if (share is None) == (per_class is None):
+        raise PrelaxError("few labels: give either a share or a number per class")
+    if share is not None and not 0.0 < share <= 1.0:
+        raise PrelaxError(f"few labels: a share is above 0 and at most 1, got {share:g}")
+    if per_class is not None and per_class < 1:
+        raise PrelaxError(f"few labels: at least one image a class, got {per_class}")
+    labels = labels.cpu()
+    rank = Draws(seed, rows=len(labels)).at("few").bits("rank")[:, 0]
+    rows = []
+    for label in labels.unique().tolist():
+        members = (labels == label).nonzero()[:, 0]
+        wanted = per_class if per_class is not None else max(1, round((share or 0.0) * len(members)))
+        rows.append(members[rank[members].argsort()[:wanted]])
+    return torch.cat(rows).sort().values

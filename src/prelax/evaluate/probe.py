@@ -1,0 +1,156 @@
+"""The probes of a frozen backbone: kNN, linear by the paper and fast, and both with few labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from prelax.config import EvaluateSettings, Settings
+from prelax.data import ImageSet
+from prelax.evaluate.features import extract, finite, forward, frozen
+from prelax.evaluate.knn import accuracy, knn_accuracy
+from prelax.evaluate.labels import few, labelled
+from prelax.evaluate.linear import LINEAR, Protocol, Score, score, train_probes
+from prelax.evaluate.logistic import choose_logistic
+from prelax.evaluate.subject import Subject, near
+from prelax.loading import preprocess_of
+
+SETS = 8  # sets of crops the fast probe caches
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a probe found: accuracies over its seeds, and how it was made."""
+
+    score: Score
+    settings: dict[str, Any]
+    seeds: list[int] = field(default_factory=list)
+
+
+def knn(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int] = ()) -> Outcome:
+    """kNN on the features as they are; nothing is drawn."""
+    k = min(settings.knn_k, len(subject.train))
+    found = knn_accuracy(
+        subject.features("train"),
+        subject.labels("train"),
+        subject.features("test"),
+        subject.labels("test"),
+        k,
+        settings.knn_temperature,
+        subject.classes,
+    )
+    return Outcome(
+        Score([found]), {"k": k, "asked_k": settings.knn_k, "T": settings.knn_temperature, "metric": "cosine"}
+    )
+
+
+def linear(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int]) -> Outcome:
+    """The paper's linear probe: new crops and flips of the training images every epoch, the backbone frozen."""
+    protocol = LINEAR[settings.linear]
+    with frozen(subject.backbone.to(subject.device)), torch.no_grad():
+        run = forward(subject.backbone, subject.device)
+        pixels = near(subject.train.images, subject.device)
+        probes = train_probes(
+            lambda epoch: (
+                finite(subject.cropped(run, pixels, epoch)) if epoch == 0 else subject.cropped(run, pixels, epoch)
+            ),
+            subject.labels("train"),
+            subject.classes,
+            protocol,
+            seeds,
+        )
+    found = score(probes.predict(subject.features("test")), subject.labels("test"))
+    return Outcome(found, about(protocol, settings.linear), list(seeds))
+
+
+def linear_fast(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int], sets: int = SETS) -> Outcome:
+    """The paper's linear probe on cached features: a few sets of crops take turns instead of new ones every epoch."""
+    protocol = LINEAR[settings.linear]
+    banks = subject.cached_crops(sets)
+    probes = train_probes(lambda epoch: banks[epoch % sets], subject.labels("train"), subject.classes, protocol, seeds)
+    found = score(probes.predict(subject.features("test")), subject.labels("test"))
+    return Outcome(found, {**about(protocol, settings.linear), "cached_sets": sets}, list(seeds))
+
+
+def about(protocol: Protocol, name: str) -> dict[str, Any]:
+    """A protocol as a result prints it."""
+    said = {**asdict(protocol), "protocol": name, "reported": f"epoch {protocol.epochs}, the last"}
+    said["milestones"] = list(protocol.milestones) if protocol.milestones else "cosine"
+    return said
+
+
+def over_few(
+    subject: Subject,
+    seeds: Sequence[int],
+    share: float | None,
+    per_class: int | None,
+    probe: Callable[[Subject, int], float],
+) -> tuple[Score, int]:
+    """A probe's accuracy over draws of a few training images, and how many they are."""
+    found, count = [], 0
+    for seed in seeds:
+        rows = few(subject.labels("train"), share=share, per_class=per_class, seed=seed)
+        found.append(probe(subject.only(rows), seed))
+        count = len(rows)
+    return Score(found), count
+
+
+def knn_few(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int], per_class: int = 10) -> Outcome:
+    """kNN with a few labels a class, over draws of which; k is at most the labels a class has."""
+    subject.features("train")
+    k = min(settings.knn_k, per_class)
+
+    def probe(few_labels: Subject, seed: int) -> float:
+        return knn(few_labels, settings.model_copy(update={"knn_k": k}), ()).score.mean
+
+    found, count = over_few(subject, seeds, None, per_class, probe)
+    said = {"k": k, "T": settings.knn_temperature, "metric": "cosine", "labels_per_class": per_class, "labels": count}
+    return Outcome(found, said, list(seeds))
+
+
+def logistic(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int] = ()) -> Outcome:
+    """Logistic regression on all labels, fitted to the optimum: no learning rate to be wrong for small or odd data."""
+    model = choose_logistic(subject.features("train"), subject.labels("train"), subject.classes, subject.seed)
+    found = accuracy(model(subject.features("test")).argmax(1), subject.labels("test"))
+    return Outcome(Score([found]), {"l2": model.l2, "fit": "L-BFGS to the optimum, L2 by cross-validation"})
+
+
+def linear_few(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int], share: float) -> Outcome:
+    """Logistic regression on a stratified share of the labels; its L2 is cross-validated on those labels alone."""
+    subject.features("train")
+    chosen: list[float] = []
+
+    def probe(few_labels: Subject, seed: int) -> float:
+        model = choose_logistic(few_labels.features("train"), few_labels.labels("train"), subject.classes, seed)
+        chosen.append(model.l2)
+        return accuracy(model(subject.features("test")).argmax(1), subject.labels("test"))
+
+    found, count = over_few(subject, seeds, share, None, probe)
+    return Outcome(found, {"share": share, "labels": count, "l2": chosen, "fit": "L-BFGS to the optimum"}, list(seeds))
+
+
+def backbone_knn(
+    backbone: nn.Module, settings: Settings, train: ImageSet, test: ImageSet, device: torch.device | str
+) -> float:
+    """The kNN accuracy of a backbone in training, on its own data; draws nothing and leaves it as it was."""
+    train, test = labelled(train), labelled(test)
+    preprocess = preprocess_of(settings, train.images.shape[1], train.images.shape[-1])
+
+    def features(images: Tensor) -> Tensor:
+        return extract(backbone, images, preprocess, device=device)
+
+    assert train.labels is not None
+    assert test.labels is not None
+    return knn_accuracy(
+        features(train.images),
+        train.labels,
+        features(test.images),
+        test.labels,
+        settings.evaluate.knn_k,
+        settings.evaluate.knn_temperature,
+        len(train.classes),
+    )

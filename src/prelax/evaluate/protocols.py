@@ -1,0 +1,137 @@
+"""Every evaluation by name, and the one function that runs them and writes ``eval/*.json``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from prelax.config import DataSettings, EvaluateSettings, nearest
+from prelax.errors import PrelaxError
+from prelax.evaluate.finetune import finetune
+from prelax.evaluate.probe import Outcome, knn, knn_few, linear, linear_fast, linear_few, logistic
+from prelax.evaluate.residual import probe_residual
+from prelax.evaluate.retrieval import precision
+from prelax.evaluate.subject import Subject, random_subject, subject
+from prelax.loading import Loaded, load
+from prelax.run import Run
+
+PROTOCOLS: dict[str, str] = {
+    "knn": "k nearest neighbours by cosine on backbone features, votes weighted exp(cos / T)",
+    "linear": "the paper's linear probe (evaluate.linear): new crops and flips every epoch, last epoch reported",
+    "linear-fast": "the same on cached features: seconds",
+    "logistic": "logistic regression on the features as they are, fitted to the optimum; for small or odd data",
+    "knn-10-per-class": "kNN with ten labels a class, over draws of which",
+    "linear-1pct": "logistic regression on 1 % of the labels, stratified",
+    "linear-10pct": "logistic regression on 10 % of the labels, stratified",
+    "finetune": "the whole network trained on all labels; the floor is the same from random weights",
+    "finetune-1pct": "the whole network trained on 1 % of the labels, stratified",
+    "finetune-10pct": "the whole network trained on 10 % of the labels, stratified",
+    "retrieval": "share of the 15 nearest test images that have the query's class",
+    "residual": "what can be read off the residual and the features of what was done to an image",
+}
+
+Probe = Callable[[Subject, EvaluateSettings, Sequence[int]], Outcome]
+
+PROBES: dict[str, Probe] = {
+    "knn": knn,
+    "linear": linear,
+    "linear-fast": linear_fast,
+    "logistic": logistic,
+    "knn-10-per-class": partial(knn_few, per_class=10),
+    "linear-1pct": partial(linear_few, share=0.01),
+    "linear-10pct": partial(linear_few, share=0.10),
+    "finetune": partial(finetune, share=1.0),
+    "finetune-1pct": partial(finetune, share=0.01),
+    "finetune-10pct": partial(finetune, share=0.10),
+    "retrieval": precision,
+}
+FLOOR = {
+    "linear": "linear-fast"
+}  # a floor need not cost as much as the figure: the fast probe agrees with the slow one
+CHEAP_SEEDS = 5  # probes that cost seconds: the least number of seeds they are averaged over
+CHEAP = ("linear-fast", "knn-10-per-class", "linear-1pct", "linear-10pct")
+
+
+def check(protocols: Sequence[str]) -> list[str]:
+    """The names, once all of them are protocols."""
+    for name in protocols:
+        if name not in PROTOCOLS:
+            raise PrelaxError(f"no protocol {name!r}{nearest(name, PROTOCOLS)}")
+    return list(dict.fromkeys(protocols))
+
+
+def evaluate(
+    run: Run,
+    protocols: Sequence[str] = ("knn", "linear-fast"),
+    on: DataSettings | None = None,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    settings: EvaluateSettings | None = None,
+) -> list[dict[str, Any]]:
+    """Runs evaluations of a run's backbone, writes each to ``eval/PROTOCOL[-DATASET].json`` and returns them.
+
+    Args:
+        on: the dataset whose labels are used; the run's own by default. Another one is a transfer.
+        seed: of the first probe; ``evaluate.probe_seeds`` follow one another from there.
+        settings: in place of the run's own ``evaluate`` section.
+    """
+    protocols = check(protocols)
+    loaded = load(run.path, device)
+    results = []
+    judged = subject(loaded, on, seed) if any(name in PROBES for name in protocols) else None
+    floor = random_subject(judged, loaded) if judged is not None else None
+    for name in protocols:
+        if name in PROBES:
+            assert judged is not None
+            assert floor is not None
+            result = examine(name, judged, floor, loaded, settings)
+        else:
+            result = probe_residual(run, loaded, on=on, seed=seed)
+        elsewhere = on is not None and on.source != loaded.settings.data.source
+        run.write_eval(f"{name}-{result['dataset']}" if elsewhere else name, result)
+        results.append(result)
+    return results
+
+
+def examine(
+    name: str, judged: Subject, floor: Subject, loaded: Loaded, settings: EvaluateSettings | None = None
+) -> dict[str, Any]:
+    """One evaluation as a result: the figure, its floor, and all that is needed to make it again."""
+    settings = settings or loaded.settings.evaluate
+    wanted = max(settings.probe_seeds, CHEAP_SEEDS) if name in CHEAP else settings.probe_seeds
+    seeds = list(range(judged.seed, judged.seed + wanted))
+    began = time.perf_counter()
+    found = PROBES[name](judged, settings, seeds)
+    seconds = time.perf_counter() - began
+    beneath = FLOOR.get(name, name)
+    under = PROBES[beneath](floor, settings, seeds)
+    return {
+        "protocol": name,
+        "dataset": judged.train.name,
+        "pretrained_on": loaded.settings.data.source,
+        "accuracy": round(found.score.mean, 4),
+        "std": round(found.score.std, 4),
+        "accuracies": [round(value, 4) for value in found.score.accuracies],
+        "seeds": found.seeds,
+        "floor": round(under.score.mean, 4),
+        "floor_std": round(under.score.std, 4),
+        "floor_protocol": f"{beneath}, random weights of seed {judged.seed}, BatchNorm statistics of the training images",
+        "settings": {"backbone": "frozen, eval mode", **found.settings}
+        if not name.startswith("finetune")
+        else found.settings,
+        "train_images": len(judged.train),
+        "test_images": len(judged.test),
+        "classes": judged.classes,
+        "test_images_left_out_as_seen": judged.dropped,
+        "device": describe(judged.device),
+        "seconds": round(seconds, 3),
+    }
+
+
+def describe(device: torch.device) -> str:
+    """The name of a device, for a table."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -1,0 +1,205 @@
+"""Does the residual know? What can be read off it of what was done to an image, and how far the backbone is moved.
+
+The residual r = z_i - z_j is all that tells two views apart in the embedding. A linear reader is fitted to it on some
+images and asked about others: for every recorded parameter, the percent right (or, for a number, the percent of its
+variance explained). The views are the same for every method: x1 and x2 are two draws of the run's own augmentations,
+x3 is x1 with the relaxed one (rotation unless the run says otherwise) on top, so SimSiam can be asked too. r12 is asked
+about x1's parameters and r31 about x3's, as in the paper's PL and RotPL.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from prelax import augment
+from prelax.config import DataSettings
+from prelax.data import ImageSet, load
+from prelax.draws import Draws
+from prelax.evaluate.features import frozen
+from prelax.evaluate.logistic import fit_logistic, fit_ridge, r2
+from prelax.loading import Loaded, views_of
+from prelax.record import Target
+from prelax.run import Run
+
+BATCH = 512
+IMAGES = 4096  # of each split, at most
+L2 = (1e-1, 1e-2, 1e-3, 1e-4)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Views of a set of images as the network sees them, and what was drawn for them."""
+
+    r12: Tensor  # N x D
+    r31: Tensor  # N x D
+    h1: Tensor  # N x features: of view 1
+    h3: Tensor  # N x features: of view 3
+    drawn: dict[str, Tensor]  # of view 1, standardised
+    relaxed: dict[str, Tensor]  # of view 3, standardised
+
+
+@torch.no_grad()
+def ask(loaded: Loaded, encoder: nn.Module, images: Tensor, seed: int) -> Asked:
+    """Residuals and features of three views of every image, with what was drawn."""
+    maker = views_of(loaded.settings, loaded.channels, images.shape[-1])
+    pipelines = maker.pipelines
+    relax = relaxed_operation(loaded, pipelines[1])
+    unit = loaded.settings.method.residual == "normalised"
+    parts: dict[str, list[Tensor]] = {}
+    with frozen(encoder):
+        for start in range(0, len(images), BATCH):
+            pixels = images[start : start + BATCH].to(loaded.device)
+            rows = torch.arange(start, start + len(pixels), device=loaded.device)
+            draws = Draws(seed, rows).at("residual")
+            one = pipelines[1](pixels, draws.at("draw", 1))
+            two = pipelines[2](pixels, draws.at("draw", 2))
+            three = augment.relaxed_view(pipelines[1], one, relax, pixels, draws.at("view", 3))
+            h = [encoder.backbone(view.images).float() for view in (one, two, three)]  # type: ignore[operator]
+            z = [encoder.projector(x) for x in h]  # type: ignore[operator]
+            if unit:
+                z = [F.normalize(x, dim=1) for x in z]
+            found = {"r12": z[0] - z[1], "r31": z[2] - z[0], "h1": h[0], "h3": h[2]}
+            found |= {f"1 {spec.name}": spec.value(one.record[spec.name]) for spec in pipelines[1].specs}
+            found |= {f"3 {spec.name}": spec.value(three.record[spec.name]) for spec in relax.targets}
+            for name, value in found.items():
+                parts.setdefault(name, []).append(value)
+    whole = {name: torch.cat(values) for name, values in parts.items()}
+    drawn, relaxed = (
+        {name[2:]: value for name, value in whole.items() if name.startswith(view)} for view in ("1 ", "3 ")
+    )
+    return Asked(whole["r12"], whole["r31"], whole["h1"], whole["h3"], drawn, relaxed)
+
+
+def relaxed_operation(loaded: Loaded, pipeline: augment.Pipeline) -> augment.Operation:
+    """The run's relaxed augmentation, under the name it has in records."""
+    name = loaded.settings.method.relax
+    options = {"size": loaded.size} if name == "crop" else {}
+    return augment.relaxation(pipeline, augment.operation(name, **options))
+
+
+def read_off(
+    train: Tensor, train_drawn: Tensor, test: Tensor, test_drawn: Tensor, target: Target
+) -> dict[str, Any] | None:
+    """How well a linear reader fitted to one set of images tells a parameter of others; None if it never varies.
+
+    The strength of its L2 is chosen on a fifth of the images it is fitted to.
+    """
+    if len(train_drawn.unique()) < 2 or len(test_drawn.unique()) < 2:
+        return None
+    cut = max(1, len(train) // 5)
+    best, chosen = -math.inf, L2[0]
+    for l2 in L2:
+        told = _score(train[cut:], train_drawn[cut:], train[:cut], train_drawn[:cut], target, l2)
+        if told > best:
+            best, chosen = told, l2
+    told = _score(train, train_drawn, test, test_drawn, target, chosen)
+    if target.kind == "continuous":
+        return {"r2": round(told, 2), "floor": 0.0, "kind": target.kind, "l2": chosen}
+    guess = 100.0 * float((test_drawn.long() == train_drawn.long().mode().values).double().mean())
+    return {"accuracy": round(told, 2), "floor": round(guess, 2), "kind": target.kind, "l2": chosen}
+
+
+def _score(x: Tensor, y: Tensor, test: Tensor, truth: Tensor, target: Target, l2: float) -> float:
+    if target.kind == "continuous":
+        return 100.0 * float(r2(fit_ridge(x, y[:, None], l2)(test), truth[:, None])[0])
+    classes = target.classes if target.kind == "categorical" else 2
+    predicted = fit_logistic(x, y.long(), classes, l2)(test).argmax(1)
+    return 100.0 * float((predicted == truth.long()).double().mean())
+
+
+def tell(train: Asked, test: Asked, specs: Sequence[Target], relaxed: Sequence[Target], what: str) -> dict[str, Any]:
+    """Every parameter read off the residual (``r``) or off the features of the one augmented image (``h``)."""
+    found = {}
+    for spec in (*specs, *relaxed):
+        own = spec in specs
+        name = {("r", True): "r12", ("r", False): "r31", ("h", True): "h1", ("h", False): "h3"}[what, own]
+        drawn = ("drawn" if own else "relaxed", spec.name)
+        told = read_off(
+            getattr(train, name),
+            getattr(train, drawn[0])[drawn[1]],
+            getattr(test, name),
+            getattr(test, drawn[0])[drawn[1]],
+            spec,
+        )
+        if told is not None:
+            found[spec.name] = told
+    return found
+
+
+@torch.no_grad()
+def moved(loaded: Loaded, images: Tensor, seed: int) -> dict[str, float]:
+    """How far each augmentation alone moves the features: mean cosine with the untouched image's (1: invariant).
+
+    ``other images`` is the cosine between different images, what total forgetting would look like.
+    """
+    backbone, preprocess = loaded.backbone, loaded.preprocess
+    pipeline = views_of(loaded.settings, loaded.channels, images.shape[-1]).pipelines[1]
+    relax = relaxed_operation(loaded, pipeline)
+    normalise = augment.Normalise(preprocess.mean, preprocess.std)
+    whole = augment.Crop(loaded.size, scale=(1.0, 1.0), ratio=(1.0, 1.0), interpolation="bilinear")
+    sums: dict[str, float] = {}
+    with frozen(backbone):
+        for start in range(0, len(images), BATCH):
+            pixels = images[start : start + BATCH].to(loaded.device)
+            rows = torch.arange(start, start + len(pixels), device=loaded.device)
+            draws = Draws(seed, rows).at("moved")
+
+            def features(*ops: augment.Operation, pixels: Tensor = pixels, draws: Draws = draws) -> Tensor:
+                if not any(isinstance(op, augment.Crop) for op in ops):
+                    ops = (whole, *ops)
+                view = augment.Pipeline([*ops, normalise])(pixels, draws)
+                return F.normalize(backbone(view.images).float(), dim=1)
+
+            plain = features()
+            found = {"other images": (plain * plain.roll(1, 0)).sum(1)}
+            for op in (*(op for op in pipeline.ops if not isinstance(op, augment.Normalise)), relax):
+                found[op.name] = (plain * features(op)).sum(1)
+            for name, cosine in found.items():
+                sums[name] = sums.get(name, 0.0) + float(cosine.double().sum())
+    return {name: round(total / len(images), 4) for name, total in sums.items()}
+
+
+def probe_residual(
+    run: Run, loaded: Loaded, on: DataSettings | None = None, seed: int = 0, images: int = IMAGES
+) -> dict[str, Any]:
+    """What the residual of a run tells of each recorded parameter, what its features tell, and how far they move.
+
+    Readers are fitted to images of the training split and asked about images of the test split; no label is used.
+    """
+    began = time.perf_counter()
+    encoder = loaded.encoder()
+    data = on or loaded.settings.data
+    sets = {split: _some(load(data, split), images, seed) for split in ("train", "test")}
+    asked = {split: ask(loaded, encoder, pixels, seed + (split == "test")) for split, pixels in sets.items()}
+    pipeline = views_of(loaded.settings, loaded.channels, sets["train"].shape[-1]).pipelines[1]
+    specs, relaxed = pipeline.specs, relaxed_operation(loaded, pipeline).targets
+    return {
+        "protocol": "residual",
+        "dataset": data.source,
+        "method": loaded.settings.method.name,
+        "targets": tell(asked["train"], asked["test"], specs, relaxed, "r"),
+        "features": tell(asked["train"], asked["test"], specs, relaxed, "h"),
+        "cosine_after": moved(loaded, sets["test"], seed),
+        "settings": {
+            "reader": "linear, L2 chosen on a fifth of the fitting images",
+            "fitted_on": f"{len(sets['train'])} training images",
+            "asked_about": f"{len(sets['test'])} test images",
+            "floor": "accuracy: the most frequent value; r2: 0",
+        },
+        "seeds": [seed],
+        "seconds": round(time.perf_counter() - began, 3),
+    }
+
+
+def _some(images: ImageSet, count: int, seed: int) -> Tensor:
+    """So many images of a set, drawn evenly."""
+    rows = Draws(seed, rows=len(images)).bits("some")[:, 0].argsort()[:count].sort().values
+    return images.images[rows]

@@ -1,0 +1,156 @@
+"""Who is judged and on what: a frozen backbone, labelled training images, and test images it has never seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from prelax import augment
+from prelax.config import DataSettings
+from prelax.data import ImageSet, load, subset
+from prelax.draws import Draws
+from prelax.errors import PrelaxError
+from prelax.evaluate.features import Preprocess, extract, finite, forward, frozen
+from prelax.evaluate.labels import labelled, unseen
+from prelax.loading import Loaded, views_of
+
+BATCH = 2048  # images a forward pass; a frozen backbone in eval mode does not care which images share a batch
+ON_DEVICE = 0.4  # share of a card's free memory that pixels may take
+
+
+@dataclass
+class Subject:
+    """A backbone with the images it is judged on; features are computed once and kept."""
+
+    backbone: nn.Module
+    preprocess: Preprocess
+    crops: augment.Pipeline  # crops and flips, for training images
+    train: ImageSet
+    test: ImageSet
+    device: torch.device
+    seed: int
+    dropped: int = 0  # test images left out because pre-training saw them
+    kept: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> int:
+        return len(self.train.classes)
+
+    def labels(self, split: str) -> Tensor:
+        labels = (self.train if split == "train" else self.test).labels
+        assert labels is not None
+        return labels.to(self.device)
+
+    def features(self, split: str) -> Tensor:
+        """Features of the images as they are, N x D."""
+        if split not in self.kept:
+            images = self.train.images if split == "train" else self.test.images
+            self.kept[split] = extract(self.backbone, images, self.preprocess, device=self.device, batch_size=BATCH)
+        return self.kept[split]
+
+    def cropped(self, run: Callable[[Tensor], Tensor], pixels: Tensor, epoch: int) -> Tensor:
+        """Features of the training images under an epoch's crops and flips, N x D; ``run`` is the frozen backbone."""
+        found = []
+        for start in range(0, len(pixels), BATCH):
+            batch = pixels[start : start + BATCH].to(self.device, non_blocking=True)
+            rows = torch.arange(start, start + len(batch), device=self.device)
+            draws = Draws(self.seed, rows).at("probe", "crops", epoch)
+            found.append(run(self.crops(batch, draws).images))
+        return torch.cat(found)
+
+    @torch.no_grad()
+    def cached_crops(self, sets: int) -> Tensor:
+        """Features of the training images under several sets of crops and flips, sets x N x D."""
+        name = f"crops-{sets}"
+        if name not in self.kept:
+            with frozen(self.backbone.to(self.device)):
+                run = forward(self.backbone, self.device)
+                pixels = near(self.train.images, self.device)
+                self.kept[name] = finite(torch.stack([self.cropped(run, pixels, epoch) for epoch in range(sets)]))
+        return self.kept[name]
+
+    def only(self, rows: Tensor) -> Subject:
+        """The same subject with some of the training images; what is known of them is kept."""
+        kept = {name: value[rows.to(value.device)] if name == "train" else value for name, value in self.kept.items()}
+        kept = {name: value for name, value in kept.items() if name in ("train", "test")}
+        return replace(self, train=subset(self.train, rows), kept=kept)
+
+
+def near(images: Tensor, device: torch.device) -> Tensor:
+    """Pixels on the device when they fit there, else where they are."""
+    if device.type != "cuda":
+        return images
+    free, _ = torch.cuda.mem_get_info(device)
+    return images.to(device) if images.numel() < ON_DEVICE * free else images
+
+
+def probe_crops(loaded: Loaded) -> augment.Pipeline:
+    """The crops and flips that training images get in the paper's probe.
+
+    Crops are of 8 to 100 % of the image, as in everybody's probe, unless pre-training itself kept more of it (digits,
+    scans); images are mirrored only where pre-training mirrors them.
+    """
+    ops = views_of(loaded.settings, loaded.channels, loaded.size).pipelines[1].ops
+    crop = next((op for op in ops if isinstance(op, augment.Crop)), augment.Crop())
+    scale = (0.08, 1.0) if crop.scale[0] <= 0.2 else crop.scale
+    flips = [op for op in ops if isinstance(op, augment.Flip)]
+    normalise = augment.Normalise(loaded.preprocess.mean, loaded.preprocess.std)
+    return augment.Pipeline([replace(crop, size=loaded.size, scale=scale), *flips, normalise])
+
+
+def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0) -> Subject:
+    """A loaded backbone and the labelled images of a dataset (its own by default), none of the test ones seen before."""
+    own = loaded.settings.data
+    target = on or own
+    train, test = load(target, "train"), load(target, "test")
+    pretraining = train if target == own else pretraining_images(loaded, own, target)
+    train, test = labelled(train), labelled(test)
+    if train.images.shape[1] != loaded.channels:
+        raise PrelaxError(
+            f"{train.name} has {train.images.shape[1]} channel(s) and the backbone takes {loaded.channels}: "
+            f"set data.channels={loaded.channels}"
+        )
+    dropped = 0
+    if pretraining is not None:
+        test, dropped = unseen(test, pretraining)
+    return Subject(loaded.backbone, loaded.preprocess, probe_crops(loaded), train, test, loaded.device, seed, dropped)
+
+
+def pretraining_images(loaded: Loaded, own: DataSettings, target: DataSettings) -> ImageSet | None:
+    """The images a backbone was trained on, where they can hold the target's test images and are still here."""
+    if target.source != own.source and "folder" not in (target.source, own.source):
+        return None  # two published datasets: their pixels are not the same files
+    try:
+        return load(own, "train")
+    except PrelaxError:
+        return None  # a backbone that came without its data
+
+
+def random_subject(of: Subject, loaded: Loaded) -> Subject:
+    """The same task for random weights: the floor.
+
+    BatchNorm takes its statistics from training images (no labels are used), so the floor is as high as it goes.
+    """
+    net = settle_norms(loaded.fresh(of.seed), of)
+    return replace(of, backbone=net, kept={})
+
+
+@torch.no_grad()
+def settle_norms(net: nn.Module, of: Subject, images: int = 4096) -> nn.Module:
+    """A network whose BatchNorms know the statistics of the training images."""
+    norms = [part for part in net.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    momenta = [part.momentum for part in norms]
+    for part in norms:
+        part.reset_running_stats()
+        part.momentum = None  # a plain average over the batches
+    net.train()
+    rows = Draws(of.seed, rows=len(of.train)).bits("settle")[:, 0].argsort()[:images].sort().values
+    for index in rows.split(512):
+        if len(index) > 1:
+            net(of.preprocess(of.train.images[index].to(of.device)))
+    for part, momentum in zip(norms, momenta, strict=True):
+        part.momentum = momentum
+    return net.eval()

@@ -1,0 +1,283 @@
+"""A trained backbone back in memory: from a run folder, or from a folder in the Hugging Face Hub's layout."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import prelax
+from prelax import augment
+from prelax.config import Settings, validate
+from prelax.errors import PrelaxError
+from prelax.nets import Encoder, backbone, projector
+from prelax.run import Run, first_line, now, replacing, writing
+
+if TYPE_CHECKING:
+    from prelax.train.views import ViewMaker
+
+IMAGE_SIZE = {"digits": 16, "cifar10": 32, "cifar100": 32, "tiny-imagenet": 32}
+PATHS = ("root", "test_root", "labels", "cache")  # of data: this machine's, nobody else's
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """What turns uint8 images of any size into what the backbone was trained on, without randomness.
+
+    Images of the trained size are only normalised. Of larger ones the central 7/8 is kept, as in the usual resize to
+    8/7 and centre crop; smaller ones are enlarged whole.
+
+    >>> Preprocess(32, (0.5,), (0.5,))(torch.zeros(2, 1, 40, 48, dtype=torch.uint8)).shape
+    torch.Size([2, 1, 32, 32])
+    """
+
+    size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: str = "bilinear"
+
+    def __call__(self, images: Tensor) -> Tensor:
+        if images.ndim != 4 or images.dtype != torch.uint8:
+            raise PrelaxError(f"images must be uint8, B x C x H x W, got {images.dtype} of shape {tuple(images.shape)}")
+        if len(self.mean) not in (1, images.shape[1]):
+            raise PrelaxError(
+                f"the images have {images.shape[1]} channel(s) and the backbone takes {len(self.mean)}; "
+                f"set data.channels={len(self.mean)}"
+            )
+        height, width = images.shape[2:]
+        x = images.to(torch.float32)
+        if (height, width) != (self.size, self.size):
+            side = min(height, width)
+            side = max(self.size, round(side * 7 / 8)) if side > self.size else side
+            top, left = (height - side) // 2, (width - side) // 2
+            x = x[:, :, top : top + side, left : left + side]
+            if side != self.size:
+                x = F.interpolate(x, (self.size, self.size), mode=self.interpolation, antialias=True).clamp_(0, 255)
+        mean, std = (torch.tensor(v, device=x.device)[:, None, None] * 255.0 for v in (self.mean, self.std))
+        return (x - mean) / std  # B x C x size x size
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A trained backbone with all that is needed to use it."""
+
+    backbone: nn.Module  # B x C x size x size floats -> B x features
+    preprocess: Preprocess
+    settings: Settings
+    channels: int
+    device: torch.device
+    path: Path
+
+    @property
+    def size(self) -> int:
+        """Side of the images the backbone takes, in pixels."""
+        return self.preprocess.size
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Features of uint8 images: B x C x H x W -> B x features."""
+        from prelax.evaluate.features import extract
+
+        return extract(self.backbone, images, self.preprocess, device=self.device)
+
+    def fresh(self, seed: int) -> nn.Module:
+        """The same backbone with random weights: the floor of every figure. Draws nothing from the global generator."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            net = build(self.settings, self.channels, self.backbone.state_dict(), str(self.path))
+        return net.to(self.device)
+
+    def encoder(self) -> nn.Module:
+        """F of the run's checkpoint: backbone and projector, in eval mode; images as the backbone takes them -> z."""
+        return load_encoder(Run.open(self.path), self).to(self.device).eval()
+
+
+def load(path: Path | str, device: torch.device | str = "cpu") -> Loaded:
+    """The backbone of a run folder, or of a folder with ``config.json`` and ``model.safetensors``.
+
+    It comes in eval mode, with ``preprocess`` (uint8 images in, what it was trained on out) and ``settings``. Weights
+    of another architecture are refused.
+    """
+    path = Path(path)
+    if (path / "config.json").is_file() and not (path / "config.yaml").is_file():
+        settings, state, preprocess = _read_hub(path)
+    else:
+        run = Run.open(path)
+        settings, state = run.settings, run.load_backbone()
+        preprocess = preprocess_of(settings, channels_of(state, str(path)))
+    channels = channels_of(state, str(path))
+    net = build(settings, channels, state, str(path))
+    net.load_state_dict(state)
+    return Loaded(net.to(device).eval(), preprocess, settings, channels, torch.device(device), path)
+
+
+def channels_of(state: dict[str, Tensor], where: str) -> int:
+    """The channels of the images, from the first convolution."""
+    first = next((tensor for tensor in state.values() if tensor.dim() == 4), None)
+    stem = state.get("conv1.weight", first)
+    if stem is None:
+        raise PrelaxError(f"{where}: the weights hold no convolution; they are not a backbone of this library")
+    return int(stem.shape[1])
+
+
+def build(settings: Settings, channels: int, state: dict[str, Tensor], where: str) -> nn.Module:
+    """The backbone of the settings, once the names and shapes of the weights are its own."""
+    stem = settings.model.stem
+    if stem == "auto":  # decided by the image size when the run began, and kept in the weights
+        kernel = state["conv1.weight"].shape[-1] if "conv1.weight" in state else 7
+        stem = "small" if kernel == 3 else "imagenet"
+    name = settings.model.backbone
+    net = backbone(name, stem, channels)
+    wanted = net.state_dict()
+    for key in wanted:
+        if key not in state:
+            raise PrelaxError(f"{where}: the weights are not of a {name}: {key} is missing")
+        if state[key].shape != wanted[key].shape:
+            has, needs = ("x".join(map(str, t.shape)) for t in (state[key], wanted[key]))
+            raise PrelaxError(
+                f"{where}: the weights are not of a {name} ({stem} stem): {key} is {has}, it should be {needs}"
+            )
+    for key in state:
+        if key not in wanted:
+            raise PrelaxError(f"{where}: the weights are not of a {name}: {key} is not one of its names")
+    return net
+
+
+def views_of(settings: Settings, channels: int, image_size: int | None = None) -> ViewMaker:
+    """What made the views of a run. Sources have a size of their own; ``image_size`` is needed only for a small folder."""
+    from prelax.train.views import ViewMaker
+
+    own = image_size or settings.data.image_size or IMAGE_SIZE.get(settings.data.source, 224)
+    return ViewMaker(settings, channels, own, torch.device("cpu"))
+
+
+def preprocess_of(settings: Settings, channels: int, image_size: int | None = None) -> Preprocess:
+    """The preprocessing that goes with a run's augmentations: their size and normalisation, nothing random."""
+    views = views_of(settings, channels, image_size)
+    ops = views.pipelines[1].ops
+    normalise = next((op for op in ops if isinstance(op, augment.Normalise)), None)
+    crop = next((op for op in ops if isinstance(op, augment.Crop)), None)
+    mean, std = (normalise.mean, normalise.std) if normalise else ((0.0,), (1.0,))
+    return Preprocess(views.size, mean, std, crop.interpolation if crop else "bilinear")
+
+
+def load_encoder(run: Run, loaded: Loaded) -> nn.Module:
+    """The online F of a run's checkpoint, with the backbone's weights checked against the loaded ones' names."""
+    checkpoint = run.load_checkpoint()
+    if checkpoint is None:
+        raise PrelaxError(f"{run.path} has no checkpoint: the projector is kept there, and this needs it")
+    mark = "online."
+    network = checkpoint.get("network", {})
+    found = {key[len(mark) :]: value for key, value in network.items() if key.startswith(mark)}
+    if not found:
+        raise PrelaxError(f"{run.path}: the checkpoint holds no projector; this needs the embeddings of a trained run")
+    model = loaded.settings.model
+    body = build(loaded.settings, loaded.channels, loaded.backbone.state_dict(), str(run.path))
+    head = projector(
+        int(body.features),  # type: ignore[arg-type]
+        model.projector_hidden,
+        model.projector_dim,
+        model.projector_layers,
+        model.projector_last_norm,
+    )
+    encoder = Encoder(body, head)
+    try:
+        encoder.load_state_dict(found)
+    except RuntimeError as error:
+        raise PrelaxError(f"{run.path}: the checkpoint is of another network ({first_line(error)})") from None
+    return encoder
+
+
+# -- Hugging Face Hub layout ---------------------------------------------------------------------------------------------
+
+
+def save_hub(run: Run, folder: Path | str) -> Path:
+    """Writes ``config.json``, ``model.safetensors`` and a model card: what ``load`` reads and the Hub shows."""
+    folder = Path(folder)
+    loaded = load(run.path)
+    settings = loaded.settings.model_dump(mode="json")
+    settings["data"].update(dict.fromkeys(PATHS))
+    pre = loaded.preprocess
+    config = {
+        "library_name": "prelax",
+        "prelax": prelax.__version__,
+        "backbone": loaded.settings.model.backbone,
+        "channels": loaded.channels,
+        "features": int(loaded.backbone.features),  # type: ignore[arg-type]
+        "preprocess": {"size": pre.size, "mean": pre.mean, "std": pre.std, "interpolation": pre.interpolation},
+        "settings": settings,
+    }
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / "model.safetensors") as temporary:
+            save_file({k: v.cpu().contiguous() for k, v in loaded.backbone.state_dict().items()}, temporary)
+        (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+        (folder / "README.md").write_text(model_card(run, loaded), encoding="utf-8")
+    return folder
+
+
+def _read_hub(path: Path) -> tuple[Settings, dict[str, Tensor], Preprocess]:
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        pre = config["preprocess"]
+        preprocess = Preprocess(int(pre["size"]), tuple(pre["mean"]), tuple(pre["std"]), pre["interpolation"])
+        tree = config["settings"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise PrelaxError(f"{path / 'config.json'} was not written by prelax ({first_line(error)})") from None
+    weights = path / "model.safetensors"
+    if not weights.is_file():
+        raise PrelaxError(f"{path} has a config.json but no model.safetensors")
+    try:
+        return validate(tree, str(path)), load_file(weights), preprocess
+    except PrelaxError:
+        raise
+    except Exception as error:
+        raise PrelaxError(f"{weights} cannot be read ({first_line(error)})") from None
+
+
+def model_card(run: Run, loaded: Loaded) -> str:
+    """The README of a model: data, method, figures and how to load it."""
+    s = loaded.settings
+    epochs = next((line["epoch"] for line in reversed(run.metrics())), None)
+    rows = [
+        f"| {e.get('protocol', name)} | {e.get('dataset', '')} | {e['accuracy']:.2f} | "
+        f"{e['std'] if e.get('std') is not None else 0.0:.2f} | "
+        + (f"{e['floor']:.2f} |" if isinstance(e.get("floor"), int | float) else " |")
+        for name, e in run.evals().items()
+        if isinstance(e.get("accuracy"), int | float)
+    ]
+    figures = (
+        "| protocol | dataset | accuracy (%) | std | random backbone |\n|---|---|---|---|---|\n" + "\n".join(rows)
+        if rows
+        else "No evaluation was made of this run."
+    )
+    base = f" on {s.method.base}" if s.method.name.startswith("prelax") else ""
+    return f"""---
+library_name: prelax
+pipeline_tag: image-feature-extraction
+tags: [prelax, self-supervised-learning, {s.method.name}, {s.data.source}]
+---
+
+# {s.model.backbone}, {s.method.name}{base}, {s.data.source}
+
+A backbone trained without labels by [prelax](https://pypi.org/project/prelax/) {prelax.__version__}; card written {now()[:10]}.
+
+- **Data**: {s.data.source}, views of {loaded.size} px, {loaded.channels} channel(s)
+- **Method**: {s.method.name}{base}, alpha {s.method.alpha:g}, beta {s.method.beta:g}, gamma {s.method.gamma:g}
+- **Training**: {epochs if epochs is not None else s.train.epochs} epochs, batch {s.train.batch_size}, \
+{s.train.optimizer}, lr {s.train.lr:g} per 256 images, seed {s.seed}
+- **Output**: {int(loaded.backbone.features)} features an image
+
+{figures}
+
+```python
+import prelax
+model = prelax.load("this folder")
+features = model(images)  # uint8, B x {loaded.channels} x H x W -> B x {int(loaded.backbone.features)}
+```
+"""  # type: ignore[arg-type]
