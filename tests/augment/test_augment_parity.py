@@ -10,8 +10,13 @@ from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 from prelax.augment import Blur, Crop, Erase, Flip, FreeRotation, Grey, Invert, Jitter, Normalise, QuarterTurn, Solarise
+from prelax.draws import Draws
 
-MODES = {"bilinear": InterpolationMode.BILINEAR, "bicubic": InterpolationMode.BICUBIC, "nearest": InterpolationMode.NEAREST}
+MODES = {
+    "bilinear": InterpolationMode.BILINEAR,
+    "bicubic": InterpolationMode.BICUBIC,
+    "nearest": InterpolationMode.NEAREST,
+}
 
 
 def noise_images(batch: int, channels: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
@@ -155,3 +160,16 @@ def test_erasing_is_torchvisions() -> None:
         where = [int(box[key][i]) for key in ("top", "left", "height", "width")]
         value = torch.full((3, where[2], where[3]), 0.25)
         assert torch.equal(ours[i], F.erase(images[i], *where, value))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(("height", "width", "size"), [(32, 32, (32, 32)), (40, 25, (32, 16)), (5, 70, (9, 31))])
+def test_the_taps_used_when_compiled_are_the_products_used_when_not(
+    mode: str, height: int, width: int, size: tuple[int, int]
+) -> None:
+    images = noise_images(32, 3, height, width)
+    crop = Crop(size, (0.01, 1.0), (0.2, 5.0), interpolation=mode)  # type: ignore[arg-type]
+    box = crop.make_params(tuple(images.shape), Draws(0, 32))  # type: ignore[arg-type]
+    flip = torch.arange(32) % 2 == 0
+    traced = torch.compile(crop.transform, fullgraph=True, backend="eager")(images, box, flip_x=flip)
+    torch.testing.assert_close(traced, crop.transform(images, box, flip_x=flip), atol=1e-5, rtol=0)

@@ -49,14 +49,14 @@ def _turn_hue(planes: Planes, shift: Tensor) -> Planes:
 
     def channel(offset: float) -> Tensor:
         turn = hue + offset
-        turn = turn - 6.0 * torch.round(turn / 6.0)
+        turn = turn - 6.0 * torch.round(turn * (1.0 / 6.0))
         return low + span * (turn.abs() - 1.0).clamp(0.0, 1.0)
 
     return channel(3.0), channel(1.0), channel(-1.0)
 
 
 def jitter(images: Tensor, params: Params) -> Tensor:
-    """Images with their four factors applied, each image in its own order.
+    """Images with their four factors applied, each image in its own order; those not ``applied`` to as they were.
 
     Around contrast C and hue H, brightness and saturation can stand in four regions, ``[0] H [1] C [2] H [3]``, where
     hue is used on one side only. A region has two slots; a slot nobody stands in is the identity.
@@ -91,7 +91,8 @@ def jitter(images: Tensor, params: Params) -> Tensor:
     planes = slots(planes, 2)
     planes = _turn_hue(planes, torch.where(hue_first[:, None, None], zero, column["hue"]))
     planes = slots(planes, 3)
-    return torch.stack(planes, 1)
+    applied = params["applied"][:, None, None]
+    return torch.stack([torch.where(applied, new, old) for new, old in zip(planes, images.unbind(1), strict=True)], 1)
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Jitter:
         return params
 
     def transform(self, images: Tensor, params: Params) -> Tensor:
-        return torch.where(per_image(params["applied"]), jitter(images, params), images)
+        return jitter(images, params)
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,9 @@ class Blur:
         height, width = images.shape[2:]
         kernel = self.kernel or max(3, 2 * (max(height, width) // 20) + 1)
         if kernel // 2 >= min(height, width):
-            raise PrelaxError(f"blur: a kernel of {kernel} does not fit into {height} x {width} pixels; set a smaller one")
+            raise PrelaxError(
+                f"blur: a kernel of {kernel} does not fit into {height} x {width} pixels; set a smaller one"
+            )
         wy, wx = (blur_weights(params["sigma"], kernel, size) for size in (height, width))
         return separable(images.to(torch.float32), wy, wx)
 
@@ -152,7 +154,9 @@ class Noise:
     @property
     def targets(self) -> tuple[Target, ...]:
         mean, std = moments(*self.sigma, self.p, 0.0)
-        moving = (Target(f"{self.name}.sigma", "continuous", mean=mean, std=std),) if self.sigma[0] < self.sigma[1] else ()
+        moving = (
+            (Target(f"{self.name}.sigma", "continuous", mean=mean, std=std),) if self.sigma[0] < self.sigma[1] else ()
+        )
         return (*moving, Target(f"{self.name}.applied", "binary"))
 
     def make_params(self, shape: Shape, draws: Draws) -> Params:

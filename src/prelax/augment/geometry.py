@@ -1,54 +1,23 @@
-"""Operations that move pixels: random resized crop, flips, quarter turns, free rotation, jigsaw.
-
-A crop with its resize and flips is ``wy @ x @ wx^T``: two small matrix products per image whose weights come from the
-box, antialiased exactly as torchvision's.
-"""
+"""Operations that move pixels on their grid: random resized crop, flips, quarter turns."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from prelax.augment.exact import separable
 from prelax.augment.operation import Params, Shape, ordered, per_image, probability
+from prelax.augment.resample import Interpolation, resample
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 from prelax.record import Target
 
-Interpolation = Literal["bilinear", "bicubic"]
 TRIES = 10  # torchvision's rejection loop
-
-
-def axis_weights(
-    start: Tensor, length: Tensor, out: int, size: int, interpolation: Interpolation, flip: Tensor | None = None
-) -> Tensor:
-    """The rows that resize [start, start + length) of an axis of ``size`` pixels to ``out``, as torchvision with antialias.
-
-    B, B -> B x out x size
-    """
-    start, length = start.to(torch.float32)[:, None, None], length.to(torch.float32)[:, None, None]
-    index = torch.arange(out, device=start.device)
-    if flip is not None:
-        index = torch.where(flip[:, None, None], out - 1 - index[:, None], index[:, None])
-    else:
-        index = index[:, None]
-    scale = length / out
-    position = torch.arange(size, device=start.device) - start  # B x 1 x size
-    d = (position - scale * (index + 0.5) + 0.5).abs() / scale.clamp(min=1.0)  # B x out x size
-    if interpolation == "bilinear":
-        weights = (1.0 - d).clamp(min=0.0)
-    else:  # Keys' cubic, a = -0.5
-        near = (1.5 * d - 2.5) * d * d + 1.0
-        far = ((-0.5 * d + 2.5) * d - 4.0) * d + 2.0
-        weights = torch.where(d < 1.0, near, torch.where(d < 2.0, far, 0.0))
-    weights = torch.where((position >= 0) & (position < length), weights, 0.0)
-    return weights / weights.sum(-1, keepdim=True)
 
 
 @lru_cache(maxsize=64)
@@ -172,16 +141,13 @@ class Crop:
     def transform(
         self, images: Tensor, params: Params, flip_y: Tensor | None = None, flip_x: Tensor | None = None
     ) -> Tensor:
-        """The boxes at the asked size; flips that follow fold into the same two products at no cost."""
-        height, width = images.shape[2:]
-        size = self.output_shape((*images.shape[:2], height, width))[2:]
-        wy = axis_weights(params["top"], params["height"], size[0], height, self.interpolation, flip_y)
-        wx = axis_weights(params["left"], params["width"], size[1], width, self.interpolation, flip_x)
-        if images.dtype != torch.uint8:
-            return separable(images.to(torch.float32), wy, wx)
-        out = separable(images.to(torch.float32), wy / 255.0, wx)
+        """The boxes at the asked size; flips that follow fold into the same linear map at no cost."""
+        size = self.output_shape((images.shape[0], images.shape[1], images.shape[2], images.shape[3]))[2:]
+        rows = (params["top"], params["height"], flip_y)
+        columns = (params["left"], params["width"], flip_x)
+        out = resample(images, rows, columns, size, self.interpolation)
         # Cubics overshoot. torchvision saturates uint8 and lets floats be; so do we.
-        return out.clamp(0.0, 1.0) if self.interpolation == "bicubic" else out
+        return out.clamp(0.0, 1.0) if images.dtype == torch.uint8 and self.interpolation == "bicubic" else out
 
 
 @dataclass(frozen=True)

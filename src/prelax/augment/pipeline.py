@@ -161,9 +161,7 @@ def relaxation(pipeline: Pipeline, op: Operation) -> Operation:
     return Named(op, f"relaxed-{op.name}") if any(op.name == other.name for other in pipeline.ops) else op
 
 
-def relaxed_view(
-    pipeline: Pipeline, view: View, op: Operation, images: Tensor, draws: Draws
-) -> View:
+def relaxed_view(pipeline: Pipeline, view: View, op: Operation, images: Tensor, draws: Draws) -> View:
     """The third view: view 1 with one more operation, sharing all of view 1's record.
 
     An operation that only moves pixels (rotation, flips, jigsaw) acts on view 1's finished images; any other is put
@@ -188,7 +186,8 @@ def relaxed_view(
 
 
 def _compile_or_eager(function: Callable[..., Any]) -> Callable[..., Any]:
-    fused = torch.compile(function, fullgraph=True, dynamic=False)
+    # Stacked colour planes written one by one share their arithmetic; as one masked kernel they would each repeat it.
+    fused = torch.compile(function, fullgraph=True, dynamic=False, options={"max_pointwise_cat_inputs": 0})
     works: list[bool] = []
 
     def call(*args: Any) -> Any:

@@ -69,7 +69,14 @@ def _simsiam_32(size: int) -> tuple[list[Operation], ...]:
 
 def _simsiam_224(size: int) -> tuple[list[Operation], ...]:
     # Order and strengths of SimSiam's ImageNet script, where blur precedes the flip: mirrored first it is the same blur.
-    ops = [Crop(size, (0.2, 1.0)), Flip(), Jitter(0.4, 0.4, 0.4, 0.1, p=0.8), Grey(0.2), Blur(p=0.5), Normalise(*IMAGENET)]
+    ops = [
+        Crop(size, (0.2, 1.0)),
+        Flip(),
+        Jitter(0.4, 0.4, 0.4, 0.1, p=0.8),
+        Grey(0.2),
+        Blur(p=0.5),
+        Normalise(*IMAGENET),
+    ]
     return (ops,)
 
 
@@ -149,8 +156,10 @@ def presets(name: str, size: int | None = None, channels: int = 3) -> tuple[Pipe
     if name not in _VIEWS:
         raise _unknown(name, PRESETS, "preset")
     build, own_size = _VIEWS[name]
-    views = [Pipeline([_fit(op, channels) for op in ops if channels == 3 or not trait(op, "needs_rgb")])
-             for ops in build(size or own_size)]
+    views = [
+        Pipeline([_fit(op, channels) for op in ops if channels == 3 or not trait(op, "needs_rgb")])
+        for ops in build(size or own_size)
+    ]
     return views[0], views[-1]
 
 

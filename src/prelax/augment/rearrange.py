@@ -103,7 +103,9 @@ class Jigsaw:
         if self.classes is None:
             object.__setattr__(self, "classes", 24 if self.grid == 2 else 100)
         if not 2 <= self._classes <= math.factorial(self._tiles):
-            raise PrelaxError(f"jigsaw: {self._tiles} tiles cannot give {self.classes} permutations; at least 2 are needed")
+            raise PrelaxError(
+                f"jigsaw: {self._tiles} tiles cannot give {self.classes} permutations; at least 2 are needed"
+            )
         if self.grid > 2:
             _salt(self._tiles, self._classes)
 
@@ -128,7 +130,9 @@ class Jigsaw:
     def transform(self, images: Tensor, params: Params) -> Tensor:
         batch, channels, height, width = images.shape
         if height % self.grid or width % self.grid:
-            raise PrelaxError(f"{self.name}: {height} x {width} pixels cannot be cut into {self.grid} x {self.grid} equal tiles")
+            raise PrelaxError(
+                f"{self.name}: {height} x {width} pixels cannot be cut into {self.grid} x {self.grid} equal tiles"
+            )
         h, w = height // self.grid, width // self.grid
         tiles = images.reshape(batch, channels, self.grid, h, self.grid, w).transpose(3, 4)  # B C g g h w
         tiles = tiles.reshape(batch, channels, self._tiles, h * w)
