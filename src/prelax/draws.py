@@ -42,6 +42,7 @@ def _mix(x: int | Tensor) -> int | Tensor:
     return x ^ _shift(x, 31)
 
 
+@torch.compiler.assume_constant_result
 def _word(word: int | str) -> int:
     """A 64-bit number for a word of an address (FNV-1a for text; stable over processes, unlike ``hash``)."""
     if isinstance(word, int):

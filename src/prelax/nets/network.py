@@ -101,4 +101,5 @@ class Network(nn.Module):
         """Moves the target: phi <- tau phi + (1 - tau) theta. Its BatchNorm averages are its own."""
         if self.target is not None:
             phi, theta = list(self.target.parameters()), list(self.online.parameters())
-            torch._foreach_lerp_(phi, theta, 1.0 - tau)  # type: ignore[arg-type]
+            torch._foreach_mul_(phi, tau)  # type: ignore[arg-type]
+            torch._foreach_add_(phi, torch._foreach_mul(theta, 1.0 - tau))  # type: ignore[arg-type]

@@ -91,6 +91,7 @@ class Engine:
             for encoder in (self.objective.network.online, self.objective.network.target):
                 if encoder is not None:
                     encoder.backbone.compile(dynamic=False)
+            self.objective.judge = torch.compile(self.objective.judge, dynamic=False)  # type: ignore[method-assign]
         if self.process.world > 1:
             self.module = DistributedDataParallel(
                 self.objective,

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from prelax.config import Settings
-from prelax.nets import Network
+from prelax.nets import Encoder, Network
 from prelax.objectives import PretextLoss, Term, base_of, loss_scale, margin, method, nt_xent, r2s, sim, terms_of
 from prelax.objectives.methods import coefficient
 from prelax.record import Target
@@ -85,15 +85,32 @@ class Objective(nn.Module):
         self.together = False  # all views through the backbone as one batch
 
     def forward(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
-        count = len(self.views)
-        h = self.features(views.images, count)  # V x B x F
+        h = self.features(self.network.online, views.images)  # V x B x F
+        aim = None
+        if self.network.target is not None:
+            with torch.no_grad():
+                aim = self.features(self.network.target, views.images)
+        return self.judge(h, aim, views.targets, views.relaxed, views.labels)
+
+    def judge(
+        self,
+        h: Tensor,
+        aim: Tensor | None,
+        drawn: Sequence[Mapping[str, Tensor]],
+        relaxed: Sequence[Mapping[str, Tensor]],
+        labels: Tensor | None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """From backbone features (and, for a moving target, the target's) to the loss: all that is not convolution."""
         z = self.network.online.projector(h)  # V x B x D
-        t = self.targets(views.images, z)  # V x B x D
+        t = z.detach() if aim is None else self.network.target.projector(aim).detach()  # type: ignore[union-attr]
         g = self.predictions(z)
         total = z.new_zeros(())
         seen: dict[str, Tensor] = {}
         for term in self.terms:
-            loss = self.loss(term, h, z, t, g, views)
+            if term.kind in READS:
+                loss = self.pretext(term, h, z, drawn, relaxed, labels)
+            else:
+                loss = self.alignment(term, z, t, g)
             total = total + self.scale * term.weight(self.settings) * loss
             key = f"loss/{term.name}"
             # A term in two directions is shown as their mean.
@@ -103,20 +120,10 @@ class Objective(nn.Module):
         seen |= self.watch(z.detach())
         return total, seen
 
-    def features(self, images: Tensor, count: int) -> Tensor:
+    def features(self, encoder: Encoder, images: Tensor) -> Tensor:
         """Backbone features in float32, V x B x F."""
         with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=self.autocast):
-            return self.network.online.features(images, count, self.together).float()
-
-    @torch.no_grad()
-    def targets(self, images: Tensor, z: Tensor) -> Tensor:
-        """What predictions are compared with: the embeddings without gradient, or the moving average's."""
-        target = self.network.target
-        if target is None:
-            return z.detach()
-        with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=self.autocast):
-            h = target.features(images, len(self.views), self.together).float()
-        return target.projector(h)
+            return encoder.features(images, len(self.views), self.together).float()
 
     def residual(self, z: Tensor, i: int, j: int) -> Tensor:
         """r_ij = z_i - z_j, of raw or unit embeddings. Views count from 1."""
@@ -149,39 +156,46 @@ class Objective(nn.Module):
         i, j, _ = term.views
         return (j, i) if self.settings.reverse and term.name == "r2s" else (i, j)
 
-    def loss(
-        self, term: Term, h: Tensor, z: Tensor, t: Tensor, g: Mapping[tuple[int, ...], Tensor], views: Views
-    ) -> Tensor:
-        """One term, unweighted."""
-        settings, kind, on = self.settings, term.kind, term.views
-        if kind in ("pl", "relaxpl"):
-            drawn = views.targets if kind == "pl" else views.relaxed
-            return self.losses[term.name](self.head(term, self.residual(z, *on)), drawn[on[0] - 1])
-        if kind == "predict":
-            return self.losses[term.name](self.head(term, h[on[0] - 1]), views.relaxed[on[0] - 1])
-        if kind == "classify":
-            assert views.labels is not None
-            return self.losses[term.name](self.head(term, h[on[0] - 1]), {"label": views.labels})
-        if kind == "compare":
-            i, j = (view - 1 for view in on)
-            drawn_i, drawn_j = views.targets[i], views.targets[j]
-            between = {spec.name: drawn_i[spec.name] - drawn_j[spec.name] for spec in self.losses[term.name].specs}
-            return self.losses[term.name](self.head(term, torch.cat([h[i], h[j]], dim=-1)), between)
-        if kind == "margin":
-            return margin(g[on[:1]], t[on[1] - 1], settings.eta)
-        if kind == "sim":
+    def alignment(self, term: Term, z: Tensor, t: Tensor, g: Mapping[tuple[int, ...], Tensor]) -> Tensor:
+        """A term that compares embeddings: sim, margin or relax, unweighted."""
+        settings, on, target = self.settings, term.views, t[term.views[-1] - 1]
+        if term.kind == "margin":
+            return margin(g[on[:1]], target, settings.eta)
+        if term.kind == "sim":
             if self.base == "simclr":
                 return nt_xent(z[on[0] - 1], z[on[1] - 1], settings.temperature)
-            return sim(g[on[:1]], t[on[1] - 1])
-        assert kind == "relax", kind
+            return sim(g[on[:1]], target)
+        assert term.kind == "relax", term.kind
         alpha = coefficient(settings, term.alpha)
-        p, g_r, target = g[on[:1]], g[self.pair(term)], t[on[2] - 1]
+        p, g_r = g[on[:1]], g[self.pair(term)]
         if self.base == "simclr":
             return nt_xent(p - alpha * g_r, z[on[2] - 1], settings.temperature)
         return r2s(p, g_r, target, alpha)
 
-    def head(self, term: Term, x: Tensor) -> Tensor:
-        return self.network.heads[term.name](x)
+    def pretext(
+        self,
+        term: Term,
+        h: Tensor,
+        z: Tensor,
+        drawn: Sequence[Mapping[str, Tensor]],
+        relaxed: Sequence[Mapping[str, Tensor]],
+        labels: Tensor | None,
+    ) -> Tensor:
+        """A term that reads something off a residual or off features, unweighted."""
+        head, loss, i = self.network.heads[term.name], self.losses[term.name], term.views[0]
+        if term.kind == "pl":
+            return loss(head(self.residual(z, *term.views)), drawn[i - 1])
+        if term.kind == "relaxpl":
+            return loss(head(self.residual(z, *term.views)), relaxed[i - 1])
+        if term.kind == "predict":
+            return loss(head(h[i - 1]), relaxed[i - 1])
+        if term.kind == "classify":
+            assert labels is not None
+            return loss(head(h[i - 1]), {"label": labels})
+        assert term.kind == "compare", term.kind
+        j = term.views[1]
+        between = {spec.name: drawn[i - 1][spec.name] - drawn[j - 1][spec.name] for spec in loss.specs}
+        return loss(head(torch.cat([h[i - 1], h[j - 1]], dim=-1)), between)
 
     @torch.no_grad()
     def watch(self, z: Tensor) -> dict[str, Tensor]:

@@ -1,0 +1,149 @@
+"""The objective: what it equals, and what its gradient reaches."""
+
+import numpy as np
+import pytest
+import torch
+
+from prelax.config import Settings, merge, validate
+from prelax.record import Target
+from prelax.train import Objective
+from prelax.train.step import Views
+
+SPECS = (Target("crop.area", "continuous"), Target("flip.applied", "binary"))
+RELAXED = (Target("rotation.turns", "categorical", classes=4),)
+SMALL = {
+    "backbone": "resnet8",
+    "projector_layers": 2,
+    "projector_hidden": 16,
+    "projector_dim": 12,
+    "predictor_hidden": 8,
+    "head_hidden": 8,
+}
+
+
+def settings(**method: object) -> Settings:
+    return validate(merge({"model": SMALL}, {"method": method}))
+
+
+def objective(**method: object) -> Objective:
+    torch.manual_seed(0)
+    return Objective(settings(**method), 1, 16, SPECS, RELAXED, classes=3)
+
+
+def views(count: int, rows: int = 8) -> Views:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(count * rows, 1, 16, 16, generator=generator)
+    drawn = [
+        {"crop.area": torch.randn(rows, generator=generator), "flip.applied": torch.ones(rows)} for _ in range(count)
+    ]
+    relaxed = [{"rotation.turns": torch.randint(4, (rows,), generator=generator)} for _ in range(count)]
+    return Views(images, drawn, relaxed, torch.randint(3, (rows,), generator=generator))
+
+
+def gradients(net: Objective, given: Views) -> dict[str, torch.Tensor]:
+    loss, _ = net(given)
+    loss.backward()
+    return {name: weight.grad for name, weight in net.named_parameters() if weight.grad is not None}
+
+
+def test_alpha_zero_gamma_zero_is_exactly_simsiam_in_loss_and_gradient() -> None:
+    plain = objective(name="simsiam")
+    prelax = objective(name="prelax-std", alpha=0.0, gamma=0.0, similarity="one-way")
+    prelax.load_state_dict(plain.state_dict())
+    assert plain(views(2))[0].item() == pytest.approx(prelax(views(2))[0].item(), abs=1e-7)
+    plain.load_state_dict(prelax.state_dict())
+    ours, theirs = gradients(prelax, views(2)), gradients(plain, views(2))
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-5, atol=1e-8)
+
+
+def test_simsiam_is_the_mean_of_two_negative_cosines_up_to_a_constant() -> None:
+    net = objective(name="simsiam")
+    given = views(2)
+    h = net.features(net.network.online, given.images)
+    z = net.network.online.projector(h)
+    p = net.network.predictor(z)
+    cosine = torch.cosine_similarity
+    own = -(cosine(p[0], z[1].detach()).mean() + cosine(p[1], z[0].detach()).mean()) / 2
+    torch.testing.assert_close(net(given)[0], own + 1.0)
+
+
+def test_prelax_all_is_the_printed_sum_of_its_parts() -> None:
+    net = objective(name="prelax-all", similarity="one-way", alpha=0.7, alpha2=0.9, beta=1.5, gamma=0.2, gamma2=0.4)
+    _, seen = net(views(3))
+    part = {name.removeprefix("loss/"): value.item() for name, value in seen.items() if name.startswith("loss/")}
+    printed = (part["r2s"] + part["r3s"]) / 2 + 0.2 / 2 * part["pl"] + 0.4 / 2 * part["rotpl"] + 1.5 * part["sim"]
+    assert seen["loss"].item() == pytest.approx(printed / 4, rel=1e-6)
+
+
+def test_r3s_compares_the_relaxed_prediction_of_view_3_with_view_2() -> None:
+    net = objective(name="sim+r3s", alpha=0.6)
+    given = views(3)
+    z = net.network.online.projector(net.features(net.network.online, given.images))
+    p3, g31 = net.network.predict([z[2], z[2] - z[0]])
+    relaxed = (p3 - 0.6 * g31).detach().double().numpy()
+    z2 = z[1].detach().double().numpy()
+    relaxed /= np.linalg.norm(relaxed, axis=1, keepdims=True)
+    z2 /= np.linalg.norm(z2, axis=1, keepdims=True)
+    assert net(given)[1]["loss/r3s"].item() == pytest.approx(((relaxed - z2) ** 2).sum(1).mean(), rel=1e-4)
+
+
+def reached(**method: object) -> list[bool]:
+    """Which views' features the gradient of a method's loss reaches."""
+    net = objective(**method)
+    count = len(net.views)
+    given = views(count)
+    h = net.features(net.network.online, given.images).detach().requires_grad_()
+    loss, _ = net.judge(h, None, given.targets, given.relaxed, given.labels)
+    loss.backward()
+    assert h.grad is not None
+    return [bool((h.grad[view].abs() > 1e-9).any()) for view in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("gradient", "wanted"),
+    [
+        ("full", [True, False, True]),  # the target z2 never; z1 through the residual
+        ("detach-in-g", [False, False, True]),
+        ("detach-anchor", [False, False, True]),
+        ("detach", [False, False, True]),
+    ],
+)
+def test_the_relaxed_term_reaches_the_residual_as_configured(gradient: str, wanted: list[bool]) -> None:
+    assert reached(name="r3s+rotpl", gamma=0.0, residual_gradient=gradient) == wanted
+
+
+@pytest.mark.parametrize(
+    ("gradient", "wanted"),
+    [
+        ("full", [True, False, True]),
+        ("detach-in-g", [True, False, True]),  # the pretext loss still trains the residual
+        ("detach-anchor", [False, False, True]),
+    ],
+)
+def test_the_pretext_loss_reaches_both_ends_unless_the_anchor_is_detached(gradient: str, wanted: list[bool]) -> None:
+    assert reached(name="r3s+rotpl", gamma=1.0, residual_gradient=gradient) == wanted
+
+
+def test_reverse_changes_r2s_and_not_r3s() -> None:
+    normal, reverse = (objective(name="prelax-all", reverse=r)(views(3))[1] for r in (False, True))
+    assert normal["loss/r2s"].item() != pytest.approx(reverse["loss/r2s"].item(), rel=1e-3)
+    assert normal["loss/r3s"].item() == pytest.approx(reverse["loss/r3s"].item(), rel=1e-6)
+
+
+def test_byols_target_gets_no_gradient_and_keeps_its_own_statistics() -> None:
+    net = objective(name="byol")
+    grads = gradients(net, views(2))
+    assert not any(name.startswith("network.target") for name in grads)
+    online, target = net.network.online.backbone, net.network.target.backbone
+    torch.testing.assert_close(online.bn1.running_mean, target.bn1.running_mean)  # same weights, same views so far
+    assert target.bn1.num_batches_tracked.item() == 2
+
+
+def test_the_length_of_the_residual_is_of_unit_embeddings() -> None:
+    net = objective(name="prelax-rot")
+    given = views(3)
+    z = net.network.online.projector(net.features(net.network.online, given.images)).detach()
+    unit = z / z.norm(dim=-1, keepdim=True)
+    torch.testing.assert_close(net(given)[1]["residual_norm"], (unit[2] - unit[0]).norm(dim=-1).mean())

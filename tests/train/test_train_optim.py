@@ -1,0 +1,80 @@
+"""Optimisers and schedules against plain NumPy."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from prelax.config import TrainSettings
+from prelax.train import LARS, lr_schedule, tau_schedule
+from prelax.train.optim import constant_after_warmup, groups, peak_lr
+
+
+def test_lars_equals_a_numpy_reference_for_several_steps() -> None:
+    rng = np.random.default_rng(0)
+    start = {"w": rng.normal(size=(4, 3)), "b": rng.normal(size=3)}
+    weights = {name: nn.Parameter(torch.tensor(value)) for name, value in start.items()}
+    optimizer = LARS(
+        [{"params": [weights["w"]]}, {"params": [weights["b"]], "adapt": False, "weight_decay": 0.0}],
+        lr=0.3,
+        momentum=0.9,
+        weight_decay=0.01,
+        trust=1e-3,
+    )
+    wanted, speed = {k: v.copy() for k, v in start.items()}, {k: np.zeros_like(v) for k, v in start.items()}
+    for _ in range(5):
+        grads = {name: rng.normal(size=value.shape) for name, value in start.items()}
+        for name, grad in grads.items():
+            weights[name].grad = torch.tensor(grad)
+            if name == "w":
+                grad = grad + 0.01 * wanted[name]
+                grad = grad * 1e-3 * np.linalg.norm(wanted[name]) / np.linalg.norm(grad)
+            speed[name] = 0.9 * speed[name] + grad
+            wanted[name] = wanted[name] - 0.3 * speed[name]
+        optimizer.step()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(weights[name].detach().numpy(), value, rtol=1e-12)
+
+
+def test_lars_leaves_a_weight_of_length_zero_to_plain_steps() -> None:
+    weight = nn.Parameter(torch.zeros(3))
+    weight.grad = torch.ones(3)
+    LARS([weight], lr=0.1, momentum=0.0).step()
+    torch.testing.assert_close(weight.detach(), torch.full((3,), -0.1))
+
+
+def test_the_rate_warms_up_linearly_and_falls_by_cosine_to_nothing() -> None:
+    settings = TrainSettings(epochs=10, batch_size=512, lr=0.03, warmup_epochs=2)
+    rates = lr_schedule(settings, steps=5)
+    assert len(rates) == 50
+    assert rates[:10] == pytest.approx([0.06 * (i + 1) / 10 for i in range(10)])
+    assert rates[10] == pytest.approx(peak_lr(settings))
+    assert rates[30] == pytest.approx(0.03)
+    assert rates[-1] < 1e-4
+    constant = constant_after_warmup(rates)
+    assert constant[:10] == rates[:10]
+    assert set(constant[10:]) == {peak_lr(settings)}
+
+
+def test_tau_rises_to_one() -> None:
+    taus = tau_schedule(0.996, 100)
+    assert taus[0] == pytest.approx(0.996)
+    assert taus[50] == pytest.approx(0.998)
+    assert all(a < b for a, b in itertools.pairwise(taus))
+    assert taus[-1] == pytest.approx(1.0, abs=1e-5)
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(2, 2)
+        self.predictor = nn.Sequential(nn.Linear(2, 2))
+
+
+def test_lars_spares_biases_and_the_predictor_stands_apart() -> None:
+    parts = groups(Two(), TrainSettings(optimizer="lars", predictor_lr="constant"))
+    found = {(part["constant"], part.get("adapt", True)): len(part["params"]) for part in parts}
+    assert found == {(False, True): 1, (False, False): 1, (True, True): 1, (True, False): 1}
+    assert len(groups(Two(), TrainSettings(predictor_lr="cosine"))) == 1

@@ -1,0 +1,192 @@
+"""Whole runs on the digits: every method trains, and a run that was stopped ends as one that was not."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from prelax.config import Settings, resolve
+from prelax.errors import PrelaxError
+from prelax.objectives import METHODS
+from prelax.run import Run
+from prelax.train import effective_rank, pretrain
+from prelax.train.pretrain import trouble
+
+TINY = [
+    "data.limit=96",
+    "model.projector_hidden=32",
+    "model.projector_dim=16",
+    "model.predictor_hidden=8",
+    "model.head_hidden=16",
+    "train.batch_size=32",
+    "train.epochs=1",
+    "train.stop_on_collapse=false",
+    "train.device=cpu",
+]
+
+
+def tiny(*changes: str, recipe: str = "digits/prelax-all") -> Settings:
+    return resolve(recipe, [*TINY, *changes])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_trains_an_epoch(name: str, tmp_path: Path) -> None:
+    run = pretrain(tiny(f"method.name={name}"), tmp_path / "run", progress=False)
+    (line,) = run.metrics()
+    assert line["epoch"] == 1
+    assert all(value == value for value in line.values())
+    assert run.load_backbone()["conv1.weight"].shape == (16, 1, 3, 3)
+
+
+@pytest.mark.parametrize("base", ["byol", "simclr"])
+@pytest.mark.parametrize("name", ["prelax-std", "prelax-rot", "prelax-all"])
+def test_prelax_stands_on_every_base(name: str, base: str, tmp_path: Path) -> None:
+    run = pretrain(tiny(f"method.name={name}", f"method.base={base}"), tmp_path / "run", progress=False)
+    assert run.metrics()[0]["loss"] > 0
+
+
+@pytest.mark.parametrize("relax", ["vertical-flip", "jigsaw", "crop", "blur", "free-rotation"])
+def test_any_augmentation_can_be_relaxed(relax: str, tmp_path: Path) -> None:
+    run = pretrain(tiny("method.name=prelax-rot", f"method.relax={relax}"), tmp_path / "run", progress=False)
+    assert run.metrics()[0]["loss/rotpl"] > 0
+
+
+@pytest.mark.parametrize("optimizer", ["lars", "adamw"])
+def test_every_optimiser_trains(optimizer: str, tmp_path: Path) -> None:
+    run = pretrain(tiny(f"train.optimizer={optimizer}", "train.lr=0.01"), tmp_path / "run", progress=False)
+    assert run.metrics()[0]["loss"] > 0
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path: Path) -> None:
+    one, two = (pretrain(tiny(), tmp_path / name, progress=False).load_backbone() for name in "ab")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    other = pretrain(resolve("digits/prelax-all", TINY, seed=1), tmp_path / "c", progress=False).load_backbone()
+    assert not torch.equal(one["conv1.weight"], other["conv1.weight"])
+
+
+RUN = """
+import pathlib, sys, torch
+from prelax.config import resolve
+from prelax.train import pretrain
+torch.set_num_threads(1)
+out = pathlib.Path(sys.argv[1])
+pretrain(resolve("digits/prelax-all", sys.argv[2:]), out, resume=(out / "config.yaml").exists(), progress=False)
+"""
+
+
+def measured(run: Run) -> list[dict[str, float]]:
+    """The metrics without the clock's."""
+    return [{k: v for k, v in line.items() if k not in ("seconds", "images_per_s")} for line in run.metrics()]
+
+
+def start(out: Path, *changes: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", RUN, str(out), *TINY, *changes], stderr=subprocess.PIPE)
+
+
+def test_a_run_killed_anywhere_and_resumed_ends_bit_for_bit_as_one_never_stopped(tmp_path: Path) -> None:
+    changes = ["train.epochs=8", "train.checkpoint_every=1", "method.base=byol"]
+    assert start(tmp_path / "whole", *changes).wait() == 0
+    whole, dice = Run.open(tmp_path / "whole"), random.Random()
+    kills = 0
+    while not (tmp_path / "torn" / "backbone.safetensors").exists():
+        process = start(tmp_path / "torn", *changes)
+        metrics = tmp_path / "torn" / "metrics.jsonl"
+        if kills < 3:
+            lines = len(metrics.read_text().splitlines()) if metrics.exists() else 0
+            while process.poll() is None and (not metrics.exists() or len(metrics.read_text().splitlines()) <= lines):
+                time.sleep(0.01)  # let it get somewhere, then strike at any moment
+            time.sleep(dice.random() * 0.3)
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+            process.wait()
+        else:
+            assert process.wait() == 0, process.stderr.read().decode()
+    torn = Run.open(tmp_path / "torn")
+    timing = ("seconds", "images_per_s")
+    for ours, theirs in zip(torn.metrics(), whole.metrics(), strict=True):
+        assert {k: v for k, v in ours.items() if k not in timing} == {
+            k: v for k, v in theirs.items() if k not in timing
+        }
+    a, b = torn.load_checkpoint(), whole.load_checkpoint()
+    for name, value in a["network"].items():
+        assert torch.equal(value, b["network"][name]), name
+
+
+def test_ctrl_c_leaves_a_checkpoint_at_the_step_it_came_to(tmp_path: Path) -> None:
+    changes = ["train.epochs=2000", "train.checkpoint_every=1000"]
+    process = start(tmp_path / "run", *changes)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") > 2):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    process.wait(timeout=60)
+    state = Run.open(tmp_path / "run").load_checkpoint()
+    assert state is not None
+    assert state["epoch"] >= 2
+
+
+def test_a_torn_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+    run = pretrain(tiny("train.epochs=2", "train.checkpoint_every=1"), tmp_path / "run", progress=False)
+    path = run.path / "checkpoint.pt"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(bytes(data))
+    assert run.load_checkpoint()["epoch"] == 1
+    assert "damaged" in (run.path / "log.txt").read_text()
+    path.write_bytes(bytes(data[: len(data) // 3]))
+    assert run.load_checkpoint()["epoch"] == 1
+
+
+def test_settings_that_would_make_it_another_run_are_refused_by_name(tmp_path: Path) -> None:
+    pretrain(tiny(), tmp_path / "run", progress=False)
+    with pytest.raises(PrelaxError, match=r"method\.alpha was 1\.0"):
+        pretrain(tiny("method.alpha=0.5"), tmp_path / "run", resume=True, progress=False)
+    with pytest.raises(PrelaxError, match="already holds a run"):
+        pretrain(tiny(), tmp_path / "run", progress=False)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
+    settings = tiny("train.epochs=40", "train.lr=1e30", "train.checkpoint_every=1", "model.projector_last_norm=false")
+    with pytest.raises(PrelaxError, match=r"Try a lower train\.lr"):
+        pretrain(settings, tmp_path / "run", progress=False)
+
+
+def test_collapse_is_told_in_words() -> None:
+    line = {"loss": 0.1, "embedding_std": 0.001, "effective_rank": 1.01}
+    assert "collapsed" in trouble(line, tiny("train.stop_on_collapse=true"))
+    assert trouble(line, tiny()) is None
+    assert trouble({**line, "embedding_std": 0.9, "effective_rank": 12.0}, tiny("train.stop_on_collapse=true")) is None
+
+
+def test_effective_rank_counts_directions() -> None:
+    generator = torch.Generator().manual_seed(0)
+    wide = torch.randn(400, 3, generator=generator) @ torch.linalg.qr(torch.randn(20, 20, generator=generator))[0][:3]
+    assert effective_rank(wide) == pytest.approx(3.0, abs=0.1)
+    assert effective_rank(torch.ones(5, 4)) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_bfloat16_on_the_cpu_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(PrelaxError, match="float32"):
+        pretrain(tiny("train.precision=bfloat16"), tmp_path / "run", progress=False)
+
+
+def test_two_runs_into_one_folder_are_refused(tmp_path: Path) -> None:
+    run = pretrain(tiny(), tmp_path / "run", progress=False)
+    with run.lock(), pytest.raises(PrelaxError, match="another process"):
+        pretrain(tiny(), tmp_path / "run", resume=True, progress=False)
+
+
+def test_metrics_are_json_a_line_an_epoch(tmp_path: Path) -> None:
+    run = pretrain(tiny("train.epochs=2"), tmp_path / "run", progress=False)
+    lines = [json.loads(text) for text in (run.path / "metrics.jsonl").read_text().splitlines()]
+    wanted = {"epoch", "loss", "loss/sim", "residual_norm", "embedding_std", "effective_rank", "lr", "images_per_s"}
+    assert [line["epoch"] for line in lines] == [1, 2]
+    assert wanted <= lines[0].keys()
+    assert os.path.exists(run.path / "checkpoint.pt")
