@@ -12,9 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from prelax.config import resolve
+from prelax.data import load
+from prelax.loading import views_of
 from prelax.record import Record
 from prelax.report import embedding
-from prelax.report.album import crop_box, steps
+from prelax.report.album import crop_box, steps, strips, unnormalised
 from prelax.report.content import Cell
 from prelax.report.gather import headline, mark_best, results
 from prelax.report.render import to_json
@@ -103,6 +106,25 @@ def test_steps_print_what_was_drawn() -> None:
     )
     assert steps(record) == [("crop", "area 0.38, aspect 1.50"), ("jitter", "no"), ("blur", "sigma 1.25")]
     assert crop_box(record, torch.Size((1, 3, 16, 16))) == (0.25, 0.125, 0.75, 0.5)
+
+
+def test_a_jitter_tells_its_order_by_letters() -> None:
+    factors = {f"jitter.{name}": torch.tensor(-0.001) for name in ("brightness", "contrast", "saturation", "hue")}
+    record = Record({"jitter.applied": torch.tensor(True), **factors, "jitter.order": torch.tensor([3, 0, 2, 1])})
+    assert steps(record)[0][1] == "brightness 0.00, contrast 0.00, saturation 0.00, hue 0.00, order h b s c"
+
+
+def test_the_grid_shows_the_views_training_drew() -> None:
+    settings = resolve("digits/prelax-rot", [])
+    images = load(settings.data, "train").images[[5, 9]]
+    ids = torch.tensor([5, 9])
+    found = strips(settings, images, ids, ["a", "b"], epoch=3)
+    views = views_of(settings, 1, 16)(images, ids, torch.tensor(3)).images.view(3, 2, 1, 16, 16)
+    pipeline = views_of(settings, 1, 16).pipelines[1]
+    for view in range(3):
+        shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(found[1].shots[view].uri.split(",")[1]))))
+        assert np.array_equal(shown[..., 0], unnormalised(views[view, 1:], pipeline)[0, 0].numpy())
+    assert [op for op, _ in found[0].shots[2].steps] == ["rotation", "all else"]
 
 
 def test_results_keep_one_row_per_protocol_and_mark_the_best() -> None:

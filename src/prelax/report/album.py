@@ -30,7 +30,7 @@ def strips(settings: Settings, images: Tensor, ids: Tensor, labels: list[str], e
     maker = views_of(plain, images.shape[1], images.shape[-1])
     draws = Draws(settings.seed, ids).at("augment", epoch)
     made: dict[int, View] = {}
-    columns: list[tuple[str, Pipeline, View]] = []
+    columns: list[tuple[str, Pipeline, View, Record | None]] = []
     for number, spec in enumerate(maker.views, start=1):
         pipeline = maker.pipelines[2 if spec.draw == 2 else 1]
         if spec.draw not in made:
@@ -39,19 +39,23 @@ def strips(settings: Settings, images: Tensor, ids: Tensor, labels: list[str], e
         if spec.relaxed and maker.relax is not None:
             view = relaxed_view(pipeline, view, maker.relax, images, draws.at("view", number))
             title = f"view {number}: view {spec.draw} relaxed"
-        columns.append((title, pipeline, view))
+        columns.append((title, pipeline, view, made[spec.draw].record if spec.relaxed else None))
     found = []
     for row in range(len(images)):
-        shots = [shot(title, pipeline, view, row, images.shape) for title, pipeline, view in columns]
-        found.append(Strip(labels[row], picture(images[row]), shots))
+        shots = [shot(*column, row, images.shape) for column in columns]
+        found.append(Strip(labels[row], picture(images[row]), shots, columns[0][2].images.shape[-1]))
     return found
 
 
-def shot(title: str, pipeline: Pipeline, view: View, row: int, shape: torch.Size) -> Shot:
-    """One view of one image."""
+def shot(title: str, pipeline: Pipeline, view: View, under: Record | None, row: int, shape: torch.Size) -> Shot:
+    """One view of one image; of a view made on top of another only what was added is told."""
     shown = unnormalised(view.images[row : row + 1], pipeline)[0]
     record = view.record.map(lambda column: column[row])
-    return Shot(title, picture(shown), steps(record), crop_box(record, shape))
+    told = steps(record)
+    if under is not None:
+        added = Record({name: column for name, column in record.items() if name not in under})
+        told = [*steps(added), ("all else", f"as in view {title.split()[-2]}")]
+    return Shot(title, picture(shown), told, crop_box(record, shape))
 
 
 def unnormalised(images: Tensor, pipeline: Pipeline) -> Tensor:
@@ -103,7 +107,11 @@ def parameters(params: dict[str, Tensor]) -> str:
     }
     if set(shown) == {"turns"}:
         return f"{90 * int(shown['turns'])}° clockwise"
-    return ", ".join(f"{name} {value(column)}" for name, column in shown.items()) or ("yes" if switches else "")
+    said = [f"{name} {value(column)}" for name, column in shown.items() if name != "order"]
+    if "order" in shown:  # of jitter's steps by their first letters, of a jigsaw's tiles by number
+        steps = [int(step) for step in shown["order"].flatten()]
+        said.append("order " + " ".join("bcsh"[i] if "hue" in shown else str(i) for i in steps))
+    return ", ".join(said) or ("yes" if switches else "")
 
 
 def value(column: Tensor) -> str:
@@ -111,4 +119,4 @@ def value(column: Tensor) -> str:
         return " ".join(value(part) for part in column.flatten()[:16])
     if column.dtype == torch.bool:
         return "yes" if bool(column) else "no"
-    return f"{float(column):.2f}" if column.dtype.is_floating_point else str(int(column))
+    return f"{float(column):.2f}".replace("-0.00", "0.00") if column.dtype.is_floating_point else str(int(column))

@@ -139,6 +139,7 @@ class Strip:
     label: str
     uri: str
     shots: list[Shot]
+    side: int  # of the views, in pixels
 
 
 @dataclass(frozen=True)
@@ -154,10 +155,12 @@ class Setting:
     key: str
     values: list[str]  # a value per run
     about: str
+    default: str | None = None  # None: it has none
 
     @property
     def differs(self) -> bool:
-        return len(set(self.values)) > 1
+        """Between the runs, or, of one run, from the default."""
+        return len(set(self.values) | ({self.default} if len(self.values) == 1 and self.default else set())) > 1
 
 
 @dataclass(frozen=True)

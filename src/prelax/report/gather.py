@@ -243,22 +243,24 @@ def duration(seconds: float) -> str:
 
 
 def settings_table(runs: Sequence[Run]) -> list[Setting]:
-    """Every setting, with a value per run."""
+    """Every setting, with a value per run, and what each folder says of its making."""
     trees = [run.settings for run in runs]
 
     def value(tree: Any, key: str) -> str:
         for part in key.split("."):
             tree = getattr(tree, part)
-        return "none" if tree is None else str(tree).lower() if isinstance(tree, bool) else str(tree)
+        return said(tree)
+
+    def said(leaf: Any) -> str:
+        return "none" if leaf is None else str(leaf).lower() if isinstance(leaf, bool) else str(leaf)
 
     found = []
-    for key, described in keys().items():
-        found.append(Setting(key, [value(tree, key) for tree in trees], described.description or ""))
+    for key, field in keys().items():
+        found.append(Setting(key, [value(tree, key) for tree in trees], field.description or "", said(field.default)))
     abouts = [run.read_config()[1] for run in runs]
     for key, about in MADE.items():
-        found.append(
-            Setting(f"run.{key}", [str(told.get(key) or "unknown").replace("+00:00", " UTC") for told in abouts], about)
-        )
+        values = [str(told.get(key) or "unknown").replace("+00:00", " UTC") for told in abouts]
+        found.append(Setting(f"run.{key}", values, about))
     return found
 
 

@@ -8,6 +8,8 @@ from html import escape
 from prelax.report.content import Album, Atlas, Page, Setting, Shot, Strip
 from prelax.report.sections import COLOURS
 
+SMALL = 48  # pixels: an image up to this side is shown with its pixels, not smoothed
+
 
 def tabs(page: Page, runs: list[int], prefix: str) -> str:
     """Buttons that show one run's panel of several."""
@@ -89,19 +91,20 @@ def strip(one: Strip) -> str:
         if shot.box
         for x, y, w, h in [shot.box]
     )
+    small = " small" if one.side <= SMALL else ""
     first = (
-        f'<figure class="shot first"><div class="frame small">'
+        f'<figure class="shot first"><div class="frame{small}">'
         f'<img src="{one.uri}" alt="original image, {escape(one.label)}">{boxes}</div>'
         f"<figcaption><b>original</b>{escape(one.label)}</figcaption></figure>"
     )
-    return f'<div class="strip">{first}{"".join(map(shot_html, one.shots))}</div>'
+    return f'<div class="strip">{first}{"".join(shot_html(shot, small) for shot in one.shots)}</div>'
 
 
-def shot_html(shot: Shot) -> str:
+def shot_html(shot: Shot, small: str) -> str:
     steps = "".join(f"<dt>{escape(op)}</dt><dd>{escape(text)}</dd>" for op, text in shot.steps)
     alt = escape(f"{shot.title}: " + ", ".join(f"{op} {text}" for op, text in shot.steps))
     return (
-        f'<figure class="shot"><div class="frame small"><img src="{shot.uri}" alt="{alt}"></div>'
+        f'<figure class="shot"><div class="frame{small}"><img src="{shot.uri}" alt="{alt}"></div>'
         f"<figcaption><b>{escape(shot.title)}</b><dl>{steps}</dl></figcaption></figure>"
     )
 
@@ -120,14 +123,13 @@ def settings(page: Page) -> str:
     def one(setting: Setting) -> str:
         values = "".join(f"<td>{escape(value)}</td>" for value in setting.values)
         about = f"<span>{escape(setting.about)}</span>" if setting.about else ""
-        mark = ' class="differs"' if setting.differs else ""
+        mark = ' class="differs"' if setting.differs and len(setting.values) > 1 else ""
         return f'<tr{mark}><th scope="row"><code>{escape(setting.key)}</code>{about}</th>{values}</tr>'
 
     different = [setting for setting in page.settings if setting.differs and setting.key != "run.created"]
-    if len(page.cards) > 1:
-        top = table(different, one) if different else '<p class="note">All settings are the same.</p>'
-        lead = "What differs between the runs." if different else ""
-        rest = f"<details><summary>All {len(page.settings)} settings</summary>{table(page.settings, one)}</details>"
-        return f'<h2>Settings</h2><p class="lead">{lead}</p>{top}{rest}'
-    rest = table(page.settings, one)
-    return f"<h2>Settings</h2><details open><summary>All {len(page.settings)} settings</summary>{rest}</details>"
+    several = len(page.cards) > 1
+    lead = "What differs between the runs." if several else "What was set otherwise than the default."
+    same = "All settings are the same." if several else "Every setting has its default."
+    top = f'<p class="lead">{lead}</p>{table(different, one)}' if different else f'<p class="lead">{same}</p>'
+    rest = f"<details><summary>All {len(page.settings)} settings</summary>{table(page.settings, one)}</details>"
+    return f"<h2>Settings</h2>{top}{rest}"

@@ -91,7 +91,8 @@ def gauge(cell: Cell, percent: bool) -> str:
     low, high = sorted((min(max(cell.floor or 0.0, 0), 100), min(max(cell.value, 0), 100)))
     tick = "" if cell.floor is None else f'<b style="left:calc({min(max(cell.floor, 0), 100):.1f}% - 1px)"></b>'
     fill = f'<i style="left:{low:.1f}%;width:{high - low:.1f}%"></i>'
-    return f'<div class="gauge" aria-hidden="true">{fill}{tick}</div>{said}'
+    under = " under" if cell.floor is not None and cell.value < cell.floor else ""
+    return f'<div class="gauge{under}" aria-hidden="true">{fill}{tick}</div>{said}'
 
 
 def results(page: Page) -> str:
