@@ -100,10 +100,12 @@ class Loaded:
 def load(path: Path | str, device: torch.device | str = "cpu") -> Loaded:
     """The backbone of a run folder, or of a folder with ``config.json`` and ``model.safetensors``.
 
-    It comes in eval mode, with ``preprocess`` (uint8 images in, what it was trained on out) and ``settings``. Weights
-    of another architecture are refused.
+    ``device`` may be ``auto``: CUDA where there is one. The backbone comes in eval mode, with ``preprocess`` (uint8
+    images in, what it was trained on out) and ``settings``. Weights of another architecture are refused.
     """
     path = Path(path)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     if (path / "config.json").is_file() and not (path / "config.yaml").is_file():
         settings, state, preprocess = _read_hub(path)
     else:
@@ -149,7 +151,7 @@ def build(settings: Settings, channels: int, state: dict[str, Tensor], where: st
 
 
 def views_of(settings: Settings, channels: int, image_size: int | None = None) -> ViewMaker:
-    """What made the views of a run. Sources have a size of their own; ``image_size`` is needed only for a small folder."""
+    """What made the views of a run; ``image_size`` is needed only for a folder of small images."""
     from prelax.train.views import ViewMaker
 
     own = image_size or settings.data.image_size or IMAGE_SIZE.get(settings.data.source, 224)
@@ -193,7 +195,7 @@ def load_encoder(run: Run, loaded: Loaded) -> nn.Module:
     return encoder
 
 
-# -- Hugging Face Hub layout ---------------------------------------------------------------------------------------------
+# -- Hugging Face Hub layout -----------------------------------------------------------------------------------------
 
 
 def save_hub(run: Run, folder: Path | str) -> Path:
@@ -256,6 +258,7 @@ def model_card(run: Run, loaded: Loaded) -> str:
         if rows
         else "No evaluation was made of this run."
     )
+    width = int(loaded.backbone.features)  # type: ignore[arg-type]
     base = f" on {s.method.base}" if s.method.name.startswith("prelax") else ""
     return f"""---
 library_name: prelax
@@ -265,19 +268,19 @@ tags: [prelax, self-supervised-learning, {s.method.name}, {s.data.source}]
 
 # {s.model.backbone}, {s.method.name}{base}, {s.data.source}
 
-A backbone trained without labels by [prelax](https://pypi.org/project/prelax/) {prelax.__version__}; card written {now()[:10]}.
+A backbone trained without labels by prelax {prelax.__version__}; card written {now()[:10]}.
 
 - **Data**: {s.data.source}, views of {loaded.size} px, {loaded.channels} channel(s)
 - **Method**: {s.method.name}{base}, alpha {s.method.alpha:g}, beta {s.method.beta:g}, gamma {s.method.gamma:g}
 - **Training**: {epochs if epochs is not None else s.train.epochs} epochs, batch {s.train.batch_size}, \
 {s.train.optimizer}, lr {s.train.lr:g} per 256 images, seed {s.seed}
-- **Output**: {int(loaded.backbone.features)} features an image
+- **Output**: {width} features an image
 
 {figures}
 
 ```python
 import prelax
 model = prelax.load("this folder")
-features = model(images)  # uint8, B x {loaded.channels} x H x W -> B x {int(loaded.backbone.features)}
+features = model(images)  # uint8, B x {loaded.channels} x H x W -> B x {width}
 ```
-"""  # type: ignore[arg-type]
+"""

@@ -1,6 +1,27 @@
 """Proof: what a frozen backbone is worth, beside what random weights are worth."""
 
+from prelax.evaluate.doctor import diagnose
+from prelax.evaluate.embed import embed
 from prelax.evaluate.features import extract, fingerprint, frozen
 from prelax.evaluate.knn import knn_accuracy, knn_predict
+from prelax.evaluate.protocols import PROTOCOLS, evaluate
+from prelax.evaluate.residual import probe_residual
+from prelax.evaluate.retrieval import nearest, precision_at, search
+from prelax.evaluate.transfer import transfer
 
-__all__ = ["extract", "fingerprint", "frozen", "knn_accuracy", "knn_predict"]
+__all__ = [
+    "PROTOCOLS",
+    "diagnose",
+    "embed",
+    "evaluate",
+    "extract",
+    "fingerprint",
+    "frozen",
+    "knn_accuracy",
+    "knn_predict",
+    "nearest",
+    "precision_at",
+    "probe_residual",
+    "search",
+    "transfer",
+]

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from prelax.augment import Flip
 from prelax.config import EvaluateSettings, Settings
 from prelax.data import ImageSet
 from prelax.evaluate.features import extract, finite, forward, frozen
 from prelax.evaluate.knn import accuracy, knn_accuracy
 from prelax.evaluate.labels import few, labelled
-from prelax.evaluate.linear import LINEAR, Protocol, Score, score, train_probes
+from prelax.evaluate.linear import LINEAR, Probes, Protocol, Score, score, train_probes
 from prelax.evaluate.logistic import choose_logistic
-from prelax.evaluate.subject import Subject, near
+from prelax.evaluate.subject import BATCH, Subject, near
 from prelax.loading import preprocess_of
 
 SETS = 8  # sets of crops the fast probe caches
@@ -48,23 +51,58 @@ def knn(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int] = ())
     )
 
 
-def linear(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int]) -> Outcome:
-    """The paper's linear probe: new crops and flips of the training images every epoch, the backbone frozen."""
-    protocol = LINEAR[settings.linear]
+def train_linear(subject: Subject, protocol: Protocol, seeds: Sequence[int]) -> Probes:
+    """The paper's linear probes: new crops and flips of the training images every epoch, the backbone frozen."""
     with frozen(subject.backbone.to(subject.device)), torch.no_grad():
         run = forward(subject.backbone, subject.device)
         pixels = near(subject.train.images, subject.device)
-        probes = train_probes(
-            lambda epoch: (
-                finite(subject.cropped(run, pixels, epoch)) if epoch == 0 else subject.cropped(run, pixels, epoch)
-            ),
-            subject.labels("train"),
-            subject.classes,
-            protocol,
-            seeds,
-        )
+
+        def features(epoch: int) -> Tensor:
+            found = subject.cropped(run, pixels, epoch)
+            return finite(found) if epoch == 0 else found  # asking waits for the device: once is enough
+
+        return train_probes(features, subject.labels("train"), subject.classes, protocol, seeds)
+
+
+def linear(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int]) -> Outcome:
+    """The paper's linear probe, to the letter."""
+    protocol = LINEAR[settings.linear]
+    probes = train_linear(subject, protocol, seeds)
     found = score(probes.predict(subject.features("test")), subject.labels("test"))
     return Outcome(found, about(protocol, settings.linear), list(seeds))
+
+
+def linear_tta(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int]) -> Outcome:
+    """The paper's linear probe with test-time augmentation: logits averaged over several crops and mirror images."""
+    protocol = LINEAR[settings.linear]
+    probes = train_linear(subject, protocol, seeds)
+    views = tta_views(subject)
+    # The classifier is linear: the mean of the logits is the logits of the mean feature.
+    features = torch.stack([view() for view in views]).mean(0)  # N x D
+    found = score(probes.predict(features), subject.labels("test"))
+    return Outcome(found, {**about(protocol, settings.linear), "test_views": len(views)}, list(seeds))
+
+
+def tta_views(subject: Subject) -> list[Callable[[], Tensor]]:
+    """Features of the test images whole, in five boxes of 7/8 of the side, and mirrored where crops are mirrored."""
+    images = subject.test.images
+    side = min(images.shape[2:])
+    box = round(side * 7 / 8)
+    room = side - box
+    corners = [None, (0, 0), (0, room), (room, 0), (room, room), (room // 2, room // 2)]
+    mirrors = [False, True] if any(isinstance(op, Flip) and not op.vertical for op in subject.crops.ops) else [False]
+
+    def view(corner: tuple[int, int] | None, mirror: bool) -> Tensor:
+        def prepare(pixels: Tensor) -> Tensor:
+            if corner is not None:
+                top, left = corner
+                boxed = pixels[:, :, top : top + box, left : left + box].float()
+                pixels = F.interpolate(boxed, (side, side), mode="bilinear", antialias=True).round().byte()
+            return subject.preprocess(pixels.flip(-1) if mirror else pixels)
+
+        return extract(subject.backbone, images, prepare, device=subject.device, batch_size=BATCH)
+
+    return [partial(view, corner, mirror) for corner in corners for mirror in mirrors]
 
 
 def linear_fast(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int], sets: int = SETS) -> Outcome:

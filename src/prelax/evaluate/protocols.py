@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from prelax.config import DataSettings, EvaluateSettings, nearest
+from prelax.data import SOURCES
 from prelax.errors import PrelaxError
 from prelax.evaluate.finetune import finetune
-from prelax.evaluate.probe import Outcome, knn, knn_few, linear, linear_fast, linear_few, logistic
+from prelax.evaluate.probe import Outcome, knn, knn_few, linear, linear_fast, linear_few, linear_tta, logistic
 from prelax.evaluate.residual import probe_residual
 from prelax.evaluate.retrieval import precision
 from prelax.evaluate.subject import Subject, random_subject, subject
@@ -22,7 +24,8 @@ from prelax.run import Run
 PROTOCOLS: dict[str, str] = {
     "knn": "k nearest neighbours by cosine on backbone features, votes weighted exp(cos / T)",
     "linear": "the paper's linear probe (evaluate.linear): new crops and flips every epoch, last epoch reported",
-    "linear-fast": "the same on cached features: seconds",
+    "linear-tta": "the paper's linear probe, its test images seen whole, in five boxes, and mirrored",
+    "linear-fast": "the paper's linear probe on cached features: seconds",
     "logistic": "logistic regression on the features as they are, fitted to the optimum; for small or odd data",
     "knn-10-per-class": "kNN with ten labels a class, over draws of which",
     "linear-1pct": "logistic regression on 1 % of the labels, stratified",
@@ -39,6 +42,7 @@ Probe = Callable[[Subject, EvaluateSettings, Sequence[int]], Outcome]
 PROBES: dict[str, Probe] = {
     "knn": knn,
     "linear": linear,
+    "linear-tta": linear_tta,
     "linear-fast": linear_fast,
     "logistic": logistic,
     "knn-10-per-class": partial(knn_few, per_class=10),
@@ -67,20 +71,22 @@ def check(protocols: Sequence[str]) -> list[str]:
 def evaluate(
     run: Run,
     protocols: Sequence[str] = ("knn", "linear-fast"),
-    on: DataSettings | None = None,
-    device: torch.device | str = "cpu",
+    on: DataSettings | str | None = None,
+    device: torch.device | str = "auto",
     seed: int = 0,
     settings: EvaluateSettings | None = None,
 ) -> list[dict[str, Any]]:
     """Runs evaluations of a run's backbone, writes each to ``eval/PROTOCOL[-DATASET].json`` and returns them.
 
     Args:
-        on: the dataset whose labels are used; the run's own by default. Another one is a transfer.
+        on: the dataset whose labels are used, as settings or by name; the run's own by default, another is a transfer.
         seed: of the first probe; ``evaluate.probe_seeds`` follow one another from there.
         settings: in place of the run's own ``evaluate`` section.
     """
     protocols = check(protocols)
     loaded = load(run.path, device)
+    on = dataset(on, loaded.settings.data, loaded.channels)
+    elsewhere = on is not None and (on.source, on.root) != (loaded.settings.data.source, loaded.settings.data.root)
     results = []
     judged = subject(loaded, on, seed) if any(name in PROBES for name in protocols) else None
     floor = random_subject(judged, loaded) if judged is not None else None
@@ -91,10 +97,22 @@ def evaluate(
             result = examine(name, judged, floor, loaded, settings)
         else:
             result = probe_residual(run, loaded, on=on, seed=seed)
-        elsewhere = on is not None and on.source != loaded.settings.data.source
+        if elsewhere and on is not None and on.source == "folder" and on.root is not None:
+            result["dataset"] = on.root.resolve().name
         run.write_eval(f"{name}-{result['dataset']}" if elsewhere else name, result)
         results.append(result)
     return results
+
+
+def dataset(on: DataSettings | str | None, own: DataSettings, channels: int) -> DataSettings | None:
+    """What ``on`` names: settings as they are, a source beside the run's own, or a folder of images."""
+    if on is None or isinstance(on, DataSettings):
+        return on
+    if on in SOURCES:
+        return own if on == own.source else own.model_copy(update={"source": on, "test_root": None, "labels": None})
+    if Path(on).is_dir():
+        return DataSettings(source="folder", root=Path(on), image_size=own.image_size, channels=channels)
+    raise PrelaxError(f"no dataset {on!r}, and no folder of that name{nearest(on, SOURCES)}")
 
 
 def examine(
@@ -109,17 +127,19 @@ def examine(
     seconds = time.perf_counter() - began
     beneath = FLOOR.get(name, name)
     under = PROBES[beneath](floor, settings, seeds)
+    alias = {"precision": round(found.score.mean, 4)} if name == "retrieval" else {}
     return {
         "protocol": name,
         "dataset": judged.train.name,
         "pretrained_on": loaded.settings.data.source,
         "accuracy": round(found.score.mean, 4),
+        **alias,
         "std": round(found.score.std, 4),
         "accuracies": [round(value, 4) for value in found.score.accuracies],
         "seeds": found.seeds,
         "floor": round(under.score.mean, 4),
         "floor_std": round(under.score.std, 4),
-        "floor_protocol": f"{beneath}, random weights of seed {judged.seed}, BatchNorm statistics of the training images",
+        "floor_protocol": f"{beneath}, random weights of seed {judged.seed}, BatchNorm settled on the training images",
         "settings": {"backbone": "frozen, eval mode", **found.settings}
         if not name.startswith("finetune")
         else found.settings,

@@ -87,7 +87,7 @@ def search(
     k: int = NEAREST,
     split: str = "train",
 ) -> list[list[dict[str, object]]]:
-    """The images of a dataset nearest to each picture, drawn beside it to ``out`` and returned as path, class, cosine."""
+    """The images of a dataset nearest to each picture, drawn beside it to ``out``; returns path, class and cosine."""
     gallery = load(on, split)
     pictures = [read_picture(path, loaded.channels) for path in queries]
     asked = torch.cat([loaded(picture[None]) for picture in pictures])  # Q x D

@@ -102,7 +102,7 @@ def probe_crops(loaded: Loaded) -> augment.Pipeline:
 
 
 def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0) -> Subject:
-    """A loaded backbone and the labelled images of a dataset (its own by default), none of the test ones seen before."""
+    """A loaded backbone and the labelled images of a dataset (its own by default), no test image seen before."""
     own = loaded.settings.data
     target = on or own
     train, test = load(target, "train"), load(target, "test")

@@ -1,0 +1,201 @@
+"""What the curves of a run say: collapsed, diverged, waiting for its data, or a residual that ignores its pretext.
+
+Only ``metrics.jsonl`` and the settings are read. Every finding carries the figure that shows it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prelax.config import Settings
+from prelax.doctor import Finding
+from prelax.record import Target
+
+COLLAPSED_STD, COLLAPSED_RANK = 0.05, 1.5  # of unit embeddings times sqrt(d) (1 is healthy); of directions
+THIN_STD = 0.5
+WAITING = 0.2  # share of an epoch spent waiting for pixels
+SLOWED = 0.6  # of the run's own median speed
+IGNORED = 0.97  # of the loss of a guess
+UNLEARNT = ("supervised", "rotation")  # methods whose embeddings are not compared
+
+Lines = Sequence[Mapping[str, Any]]
+
+
+def diagnose(metrics: Lines, settings: Settings) -> list[Finding]:
+    """Every question asked of a run's curves, with its answer in words and the figure that shows it."""
+    if not metrics:
+        return [Finding(False, "metrics", "no epoch was finished, so there is nothing to judge by")]
+    found: list[Finding | None] = [diverged(metrics)]
+    if settings.method.name not in UNLEARNT:
+        found.append(collapsed(metrics))
+    found += [waiting(metrics, settings), ignores_pretext(metrics, settings), probe_fell(metrics)]
+    return [finding for finding in found if finding is not None]
+
+
+def values(metrics: Lines, key: str) -> list[float]:
+    """A metric by epoch, where it was logged."""
+    return [float(line[key]) for line in metrics if isinstance(line.get(key), int | float)]
+
+
+def diverged(metrics: Lines) -> Finding:
+    """Whether a loss left the numbers, or ended above where it began."""
+    for line in metrics:
+        for key, value in line.items():
+            if key.startswith("loss") and isinstance(value, float) and not math.isfinite(value):
+                return Finding(
+                    False,
+                    "divergence",
+                    f"the run diverged: {key} is {value} at epoch {line.get('epoch')}; "
+                    "try a lower train.lr, train.warmup_epochs=10 or method.pl_reduction=mean",
+                )
+    loss = values(metrics, "loss")
+    if len(loss) < 2:
+        return Finding(True, "divergence", f"one epoch only, loss {loss[0]:.4g}" if loss else "no loss was logged")
+    best = min(loss)
+    if loss[-1] > loss[0] and loss[-1] > best + 0.5 * abs(best):
+        at = loss.index(best) + 1
+        return Finding(
+            False,
+            "divergence",
+            f"the run diverged: loss {loss[0]:.4g} at first, {best:.4g} at epoch {at}, {loss[-1]:.4g} at the end; "
+            "try a lower train.lr or train.warmup_epochs=10",
+        )
+    return Finding(True, "divergence", f"none: loss {loss[0]:.4g} at first, {loss[-1]:.4g} at the end")
+
+
+def collapsed(metrics: Lines) -> Finding | None:
+    """Whether the embeddings became one point, or one line.
+
+    Spread alone cannot tell (a last BatchNorm pins it), so the rank is asked as well.
+    """
+    std, rank = values(metrics, "embedding_std"), values(metrics, "effective_rank")
+    if not std and not rank:
+        return None
+    figure = ", ".join(
+        part
+        for part in (
+            f"embedding std {std[-1]:.3f} (1 is healthy)" if std else "",
+            f"effective rank {rank[-1]:.1f}" if rank else "",
+        )
+        if part
+    )
+    bad_std = bool(std) and not std[-1] > COLLAPSED_STD  # NaN is bad too
+    bad_rank = bool(rank) and not rank[-1] > COLLAPSED_RANK
+    if bad_std or bad_rank:
+        what = "the run collapsed: all images get nearly the same embedding"
+        if not bad_std:
+            what = "the run collapsed: the embeddings lie on one line"
+        return Finding(
+            False,
+            "collapse",
+            f"{what} ({figure}); try a lower train.lr, a lower method.gamma, or method.residual_gradient=detach-in-g",
+        )
+    if std and std[-1] < THIN_STD:
+        return Finding(False, "collapse", f"close to collapse: the embeddings crowd together ({figure})")
+    return Finding(True, "collapse", f"none: {figure}")
+
+
+def waiting(metrics: Lines, settings: Settings) -> Finding | None:
+    """Whether the device waited for pixels, or the run slowed down."""
+    wait = values(metrics, "data_wait")
+    if wait:
+        share = sum(wait) / len(wait)
+        if share > WAITING:
+            return Finding(
+                False,
+                "speed",
+                f"loader-bound: {100 * share:.0f} % of the time went into waiting for images; "
+                "try data.store=device or host, a smaller data.image_size, or more data.workers",
+            )
+    speed = values(metrics, "images_per_s")[1:]  # the first epoch compiles
+    if not speed:
+        return None
+    middle = sorted(speed)[len(speed) // 2]
+    slow = sum(one < SLOWED * middle for one in speed)
+    if slow > len(speed) / 10:
+        return Finding(
+            False,
+            "speed",
+            f"uneven: {slow} of {len(speed)} epochs ran under {SLOWED:.0%} of the usual {middle:,.0f} images/s; "
+            "something else used this machine, or its disk could not keep up (data.store=host)",
+        )
+    waited = f", {100 * sum(wait) / len(wait):.0f} % of the time waiting for images" if wait else ""
+    return Finding(True, "speed", f"steady: {middle:,.0f} images/s{waited}")
+
+
+def chance(specs: Sequence[Target], reduction: str, rates: Mapping[str, float]) -> float:
+    """The PL of a head that knows how parameters are drawn and nothing of the residual.
+
+    >>> round(chance([Target("rotation.turns", "categorical", classes=4)], "mean", {}), 4)
+    1.3863
+    """
+    losses = []
+    for spec in specs:
+        if spec.kind == "categorical":
+            losses.append(math.log(spec.classes))
+        elif spec.kind == "binary":
+            p = min(max(rates.get(spec.name, 0.5), 1e-9), 1 - 1e-9)
+            losses.append(-p * math.log(p) - (1 - p) * math.log(1 - p))
+        else:
+            losses.append(1.0)  # standardised
+    return sum(losses) if reduction == "sum" else sum(losses) / max(len(losses), 1)
+
+
+def ignores_pretext(metrics: Lines, settings: Settings) -> Finding | None:
+    """Whether the residual's heads do better than a guess."""
+    told = []
+    for key, specs, rates in _heads(settings):
+        losses = values(metrics, key)
+        if not losses or not specs:
+            continue
+        guess = chance(specs, settings.method.pl_reduction, rates)
+        told.append((losses[-1] / guess, key, losses[-1], guess))
+    if not told:
+        return None
+    figures = ", ".join(f"{key} {loss:.3f} (a guess: {guess:.3f})" for _, key, loss, guess in told)
+    deaf = [key for share, key, _, _ in told if not share < IGNORED]
+    if deaf:
+        return Finding(
+            False,
+            "pretext",
+            f"the residual ignores its pretext: {figures}; train longer, or try method.similarity=both, "
+            "a higher method.gamma or train.warmup_epochs=10",
+        )
+    return Finding(True, "pretext", f"the residual knows what was done: {figures}")
+
+
+def _heads(settings: Settings) -> list[tuple[str, Sequence[Target], dict[str, float]]]:
+    """The residual's losses with their targets, and how often each yes-or-no target is a yes."""
+    import torch
+
+    from prelax.draws import Draws
+    from prelax.loading import views_of
+
+    channels = settings.data.channels or (1 if settings.data.source == "digits" else 3)
+    maker = views_of(settings, channels)
+    size = settings.data.image_size or maker.size
+    record = maker.pipelines[1].sample((4096, channels, size, size), Draws(0, 4096)) if maker.specs else {}
+    rates = {s.name: float(record[s.name].to(torch.float32).mean()) for s in maker.specs if s.kind == "binary"}
+    relaxed = {}
+    if maker.relax is not None:
+        drawn = maker.relax.make_params((4096, channels, maker.size, maker.size), Draws(0, 4096))
+        full = {f"{maker.relax.name}.{name}": column for name, column in drawn.items()}
+        relaxed = {
+            s.name: float(full[s.name].to(torch.float32).mean()) for s in maker.relaxed_specs if s.kind == "binary"
+        }
+    return [("loss/pl", maker.specs, rates), ("loss/rotpl", maker.relaxed_specs, relaxed)]
+
+
+def probe_fell(metrics: Lines) -> Finding | None:
+    """Whether the kNN probe ended well below its best."""
+    knn = values(metrics, "knn")
+    if not knn:
+        return None
+    best = max(knn)
+    if knn[-1] < best - 5.0:
+        return Finding(
+            False, "kNN", f"fell from {best:.1f} to {knn[-1]:.1f} %: the end of the run undid part of what it learnt"
+        )
+    return Finding(True, "kNN", f"{knn[0]:.1f} % at first, {knn[-1]:.1f} % at the end, best {best:.1f} %")

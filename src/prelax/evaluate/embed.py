@@ -1,0 +1,120 @@
+"""Features of a whole dataset as a file that pandas, FiftyOne and Embedding Atlas open."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from prelax.config import DataSettings
+from prelax.data import ImageSet, load
+from prelax.errors import PrelaxError
+from prelax.evaluate.features import extract
+from prelax.loading import Loaded
+from prelax.run import replacing, writing
+
+ENDINGS = (".parquet", ".npz")
+
+
+def embed(
+    loaded: Loaded, on: DataSettings, out: Path | str, split: str = "test", thumbnails: bool = False
+) -> dict[str, Any]:
+    """Writes a row an image: ``path``, ``label`` (its name), ``label_id``, ``split``, ``embedding``; says what it wrote.
+
+    Args:
+        out: a ``.parquet`` file (``embedding`` is a list of floats: `embedding-atlas FILE --vector embedding`, or
+            ``fiftyone`` through pandas), or ``.npz`` (one array a column, ``embedding`` is N x D).
+        split: train, test, or all.
+        thumbnails: parquet only: an ``image`` column of PNG bytes, so that a viewer needs no files.
+    """
+    out = Path(out)
+    if out.suffix not in ENDINGS:
+        raise PrelaxError(f"{out} must end in {' or '.join(ENDINGS)}")
+    if thumbnails and out.suffix != ".parquet":
+        raise PrelaxError("thumbnails go into a .parquet file")
+    if split not in ("train", "test", "all"):
+        raise PrelaxError(f"no split {split!r}; valid: train, test, all")
+    if out.suffix == ".parquet":
+        _pyarrow()
+    columns: dict[str, list[Any]] = {name: [] for name in ("path", "label", "label_id", "split")}
+    vectors, pictures = [], []
+    for part in ("train", "test") if split == "all" else (split,):
+        images = load(on, part)
+        features = extract(loaded.backbone, images.images, loaded.preprocess, device=loaded.device, keep="cpu")
+        vectors.append(features.numpy())
+        for name, values in describe(images, part).items():
+            columns[name] += values
+        if thumbnails:
+            pictures += [png(image) for image in images.images]
+    embedding = np.concatenate(vectors)  # N x D float32
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out) as temporary:
+            if out.suffix == ".npz":
+                write_npz(temporary, columns, embedding)
+            else:
+                write_parquet(temporary, columns, embedding, pictures)
+    return {"file": str(out), "images": len(embedding), "features": int(embedding.shape[1]), "dataset": on.source}
+
+
+def describe(images: ImageSet, split: str) -> dict[str, list[Any]]:
+    """The columns about a set's images; a set that was not read from files names its rows ``NAME/SPLIT/ROW``."""
+    labels = images.labels.tolist() if images.labels is not None else [-1] * len(images)
+    return {
+        "path": images.paths or [f"{images.name}/{split}/{row}" for row in range(len(images))],
+        "label": [images.classes[label] if 0 <= label < len(images.classes) else None for label in labels],
+        "label_id": labels,
+        "split": [split] * len(images),
+    }
+
+
+def write_npz(path: Path, columns: dict[str, list[Any]], embedding: np.ndarray) -> None:
+    arrays = {name: np.array([v if v is not None else "" for v in values]) for name, values in columns.items()}
+    with open(path, "wb") as file:  # a file object: numpy would add an ending to a name
+        np.savez(file, embedding=embedding, **arrays)  # type: ignore[arg-type]
+
+
+def write_parquet(path: Path, columns: dict[str, list[Any]], embedding: np.ndarray, pictures: list[bytes]) -> None:
+    pa = _pyarrow()
+    import pyarrow.parquet as pq
+
+    flat = pa.array(np.ascontiguousarray(embedding).reshape(-1))
+    starts = pa.array(
+        np.arange(len(embedding) + 1, dtype=np.int32 if flat.nbytes < 2**32 else np.int64) * embedding.shape[1]
+    )
+    lists = pa.ListArray if starts.type == pa.int32() else pa.LargeListArray
+    table = pa.table(
+        {
+            "path": pa.array(columns["path"], pa.string()),
+            "label": pa.array(columns["label"], pa.string()),
+            "label_id": pa.array(columns["label_id"], pa.int64()),
+            "split": pa.array(columns["split"], pa.string()),
+            "embedding": lists.from_arrays(starts, flat),
+        }
+    )
+    if pictures:  # the shape viewers know from the Hugging Face datasets
+        told = [{"bytes": data, "path": None} for data in pictures]
+        kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+        table = table.append_column("image", pa.array(told, kind))
+    pq.write_table(table, path)
+
+
+def png(image: Tensor) -> bytes:
+    """A picture of uint8 C x H x W as PNG; of other than 3 channels the first is shown."""
+    from PIL import Image
+
+    pixels = image.permute(1, 2, 0).numpy() if image.shape[0] == 3 else image[0].numpy()
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise PrelaxError("a .parquet file needs pyarrow: pip install 'prelax[tables]', or write .npz") from None
+    return pyarrow

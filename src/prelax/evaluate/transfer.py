@@ -1,0 +1,53 @@
+"""Transfer (Tab. 2b): backbones of some datasets judged by the labels of others, as a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from prelax.config import DataSettings
+from prelax.evaluate.protocols import evaluate
+from prelax.run import Run
+
+
+def transfer(
+    runs: Sequence[Run],
+    targets: Sequence[DataSettings],
+    protocol: str = "linear-fast",
+    device: torch.device | str = "auto",
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Every run's accuracy on every target: rows are runs, columns datasets; each cell is written to its run folder.
+
+    A target that is a run's own dataset is the in-domain figure.
+    """
+    cells = [[evaluate(run, [protocol], on=target, device=device, seed=seed)[0] for target in targets] for run in runs]
+    return {
+        "protocol": protocol,
+        "runs": [run.name for run in runs],
+        "sources": [run.settings.data.source for run in runs],
+        "targets": [row["dataset"] for row in cells[0]] if cells else [],
+        "accuracy": [[cell["accuracy"] for cell in row] for row in cells],  # runs x targets
+        "std": [[cell["std"] for cell in row] for row in cells],
+        "floor": [[cell["floor"] for cell in row] for row in cells],
+    }
+
+
+def as_table(matrix: dict[str, Any]) -> str:
+    """The matrix as Markdown, the floor in brackets.
+
+    >>> print(as_table({"runs": ["a"], "sources": ["x"], "targets": ["y"], "accuracy": [[9.12]], "floor": [[5.0]]}))
+    | run (trained on) | y |
+    |---|---|
+    | a (x) | 9.1 (5.0) |
+    """
+    head = f"| run (trained on) | {' | '.join(matrix['targets'])} |"
+    lines = [head, "|---" * (len(matrix["targets"]) + 1) + "|"]
+    for name, source, row, floors in zip(
+        matrix["runs"], matrix["sources"], matrix["accuracy"], matrix["floor"], strict=True
+    ):
+        cells = " | ".join(f"{value:.1f} ({floor:.1f})" for value, floor in zip(row, floors, strict=True))
+        lines.append(f"| {name} ({source}) | {cells} |")
+    return "\n".join(lines)
