@@ -11,63 +11,16 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from importlib import resources
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from prelax.check import check
-from prelax.config import Settings, nearest, overrides, resolve
+from prelax.config import EvaluateSettings, Settings, overrides, resolve
 from prelax.errors import PrelaxError
+from prelax.tables import Row, chosen, table
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A cell of a table of the paper: what is trained, how it is measured, and what the paper printed."""
-
-    label: str
-    recipe: str
-    protocol: str
-    column: str = ""
-    set: tuple[str, ...] = ()
-    figure: str = "accuracy"
-    dataset: str | None = None
-    init: str = "trained"
-    paper: float | None = None
-
-
-@dataclass(frozen=True)
-class Table:
-    name: str
-    title: str
-    rows: tuple[Row, ...]
-
-
-def tables() -> dict[str, Table]:
-    """Every table that can be reproduced, by name.
-
-    >>> tables()["tab1a"].rows[-1].paper
-    93.4
-    """
-    text = (resources.files("prelax") / "tables.yaml").read_text(encoding="utf-8")
-    found = {}
-    for name, tree in yaml.safe_load(text).items():
-        defaults = {key: tree[key] for key in ("protocol", "figure", "dataset", "recipe") if key in tree}
-        rows = [defaults | row | {"set": tuple(row.get("set", ()))} for row in tree["rows"]]
-        found[name] = Table(name, tree["title"], tuple(Row(**row) for row in rows))
-    return found
-
-
-def table(name: str) -> Table:
-    """A table by name, or the nearest name there is."""
-    known = tables()
-    if name not in known:
-        raise PrelaxError(f"no table {name!r}{nearest(name, known)}")
-    return known[name]
 
 
 def settings_of(row: Row, changes: Sequence[str], seed: int) -> Settings:
@@ -124,16 +77,17 @@ def reproduce(
             try:
                 say(f"{row.label}{f', {row.column}' if row.column else ''}, seed {settings.seed}: {folder}")
                 train_or_skip(settings, folder, progress, say)
-                figures.append(measure(folder, row, on, say))
+                figures.append(measure(folder, row, on, settings.train.device, settings.evaluate, say))
                 if row.protocol.startswith("linear"):  # kNN stands beside every linear figure
-                    beside.append(measure(folder, Row(row.label, row.recipe, "knn", init=row.init), on, say))
+                    knn = Row(row.label, row.recipe, "knn", init=row.init)
+                    beside.append(measure(folder, knn, on, settings.train.device, settings.evaluate, say))
             except PrelaxError as error:
                 failure = str(error)
                 say(f"failed: {failure}")
             folders.append(str(folder))
             if folder not in made and (folder / "backbone.safetensors").is_file():
                 made.append(folder)
-        results.append(line(row, figures, beside, folders, failure, several[0].train.epochs))
+        results.append(line(row, figures, beside, folders, failure, several[0]))
     result = {
         "table": name,
         "title": table(name).title,
@@ -176,16 +130,6 @@ def plan(
     return lines
 
 
-def chosen(whole: Table, only: str | None) -> list[Row]:
-    try:
-        rows = [row for row in whole.rows if re.search(only or "", f"{row.label} {row.column} {row.recipe}", re.I)]
-    except re.error as error:
-        raise PrelaxError(f"--only {only!r} is not a pattern: {error}") from None
-    if not rows:
-        raise PrelaxError(f"no row of {whole.name} matches {only!r}: {', '.join(row.label for row in whole.rows)}")
-    return rows
-
-
 def train_or_skip(settings: Settings, folder: Path, progress: bool, say: Say) -> None:
     """Leaves a finished run alone, goes on with one that was stopped, and starts one that is not there."""
     from prelax.train import pretrain
@@ -206,22 +150,25 @@ def finished_epochs(folder: Path) -> int:
     return max((entry["epoch"] for entry in Run(folder).metrics()), default=0)
 
 
-def measure(folder: Path, row: Row, on: str | None, say: Say) -> float:
-    """The row's figure, measured now or read from the run folder."""
+def measure(folder: Path, row: Row, on: str | None, device: str, wanted: EvaluateSettings, say: Say) -> float:
+    """The row's figure, measured now or, when it was measured with these settings before, read from the run folder."""
+    from prelax.evaluate.protocols import evaluate
     from prelax.run import Run
+    from prelax.train import choose_device
 
     run = Run.open(folder)
     if row.protocol == "metrics":
         return figure_of(run.metrics()[-1], row.figure, f"the metrics of {folder}")
-    dataset = on or run.settings.data.source
+    figure = "floor" if row.init == "random" else row.figure
+    own = run.settings.data
+    same = run.settings.evaluate == wanted
     for found in run.evals().values():
-        if found.get("protocol") == row.protocol and found.get("dataset") == dataset:
-            return figure_of(found, "floor" if row.init == "random" else row.figure, str(folder))
-    from prelax.evaluate import evaluate
-
+        if same and found.get("protocol") == row.protocol and found.get("dataset") == (on or own.source):
+            return figure_of(found, figure, str(folder))
     say(f"  measuring {row.protocol}" + (f" on {on}" if on else ""))
-    results = evaluate(run, [row.protocol], on=on)
-    return figure_of(results[0], "floor" if row.init == "random" else row.figure, str(folder))
+    target = own.model_copy(update={"source": on}) if on and on != own.source else None
+    result = evaluate(run, [row.protocol], on=target, device=choose_device(device), settings=wanted)[0]
+    return figure_of(result, figure, str(folder))
 
 
 def figure_of(result: Mapping[str, Any], name: str, where: str) -> float:
@@ -233,19 +180,25 @@ def figure_of(result: Mapping[str, Any], name: str, where: str) -> float:
 
 
 def line(
-    row: Row, figures: list[float], beside: list[float], folders: list[str], failure: str | None, epochs: int
+    row: Row, figures: list[float], beside: list[float], folders: list[str], failure: str | None, settings: Settings
 ) -> dict[str, Any]:
-    """A row of the result: ours, the paper's and the difference."""
+    """A row of the result: ours, the paper's and the difference. On other data the paper's figure says nothing."""
     ours, std = mean_std(figures)
+    recipe = resolve(row.recipe)
+    same_data = settings.data.source == recipe.data.source and settings.data.limit is None
+    paper = row.paper if same_data else None
     return {
-        **{key: value for key, value in asdict(row).items() if key not in ("init", "set")},
+        **{key: value for key, value in asdict(row).items() if key not in ("init", "set", "paper")},
         "set": list(row.set),
-        "epochs": epochs,
+        "trained_on": settings.data.source,
+        "epochs": settings.train.epochs,
+        "recipe_epochs": recipe.train.epochs,
         "ours": ours,
         "std": std,
         "figures": figures,
         "knn": mean_std(beside)[0],
-        "difference": round(ours - row.paper, 2) if ours is not None and row.paper is not None else None,
+        "paper": paper,
+        "difference": round(ours - paper, 2) if ours is not None and paper is not None else None,
         "runs": folders,
         "failure": failure,
     }
@@ -276,7 +229,8 @@ def shown(result: Mapping[str, Any]) -> list[dict[str, Any]]:
         if with_columns:
             cells["column"] = row["column"]
         cells["measured by"] = row["protocol"] if row["figure"] == "accuracy" else row["figure"]
-        cells["epochs"] = row["epochs"]
+        short = row["epochs"] != row["recipe_epochs"]
+        cells["epochs"] = f"{row['epochs']} of {row['recipe_epochs']}" if short else str(row["epochs"])
         ours = "failed" if row["ours"] is None else f"{row['ours']:.2f}"
         cells["ours"] = ours + (f" ± {row['std']:.2f}" if several and row["std"] is not None else "")
         cells["paper"] = "–" if row["paper"] is None else f"{row['paper']:g}"

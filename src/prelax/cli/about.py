@@ -63,13 +63,13 @@ def list_augmentations() -> list[dict[str, Any]]:
 
 
 def list_protocols() -> list[dict[str, Any]]:
-    from prelax.evaluate import PROTOCOLS
+    from prelax.evaluate.protocols import PROTOCOLS
 
     return [{"protocol": name, "what": str(line)} for name, line in PROTOCOLS.items()]
 
 
 def list_tables() -> list[dict[str, Any]]:
-    from prelax.reproduce import tables
+    from prelax.tables import tables
 
     return [{"table": name, "rows": len(table.rows), "what": table.title} for name, table in tables().items()]
 

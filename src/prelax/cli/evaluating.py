@@ -1,4 +1,224 @@
+"""``prelax evaluate``, ``embed``, ``search``, ``probe-residual`` and ``export``: what a run's backbone can do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
 
+from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, working
+from prelax.errors import PrelaxError
 
-def register(app: typer.Typer) -> None: ...
+if TYPE_CHECKING:
+    from prelax.config import DataSettings, EvaluateSettings
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+On = Annotated[str | None, typer.Option("--on", help="Another dataset, or a folder of images; default the run's own.")]
+Root = Annotated[Path | None, typer.Option("--root", help="Where the files of --on are.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+
+
+def complete_protocol(incomplete: str) -> list[str]:
+    from prelax.evaluate.protocols import PROTOCOLS
+
+    return [name for name in PROTOCOLS if name.startswith(incomplete)]
+
+
+def evaluate(
+    run: RunFolder,
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="[evaluate.KEY=VALUE]...", help="Settings of the evaluation.")
+    ] = None,
+    protocol: Annotated[
+        str,
+        typer.Option("--protocol", "-p", help="Names of `prelax list protocols`.", autocompletion=complete_protocol),
+    ] = "knn,linear-fast",
+    on: On = None,
+    root: Root = None,
+    device: Device = "auto",
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Measure a run's backbone, frozen, beside random weights.
+
+    Examples: [bold]prelax evaluate runs/NAME[/bold] ·
+    [bold]prelax evaluate runs/NAME --on cifar100 --root ~/data --protocol knn,linear[/bold]
+    """
+    from prelax.evaluate.protocols import check, evaluate
+    from prelax.run import Run
+    from prelax.train import choose_device
+
+    opened, names = Run.open(run), check(protocol.split(","))
+    settings = changed(opened.settings.evaluate, changes or [])
+    with working():
+        target = dataset(opened, on, root)
+        results = evaluate(opened, names, on=target, device=choose_device(device), seed=seed, settings=settings)
+    rows = [line(result) for result in results if "accuracy" in result]
+    if state.json or rows:
+        show(results, rows)
+    for result in results:
+        if "targets" in result and not state.json:
+            show(result, told(result), "what a linear reader tells of the augmentations")
+    say(f"the figures are in {run / 'eval'}")
+
+
+def line(result: dict[str, Any]) -> dict[str, Any]:
+    """An evaluation as a row of the table."""
+    several = len(result.get("seeds") or []) > 1
+    return {
+        "protocol": result["protocol"],
+        "on": result["dataset"],
+        "accuracy %": round(result["accuracy"], 2),
+        "std": round(result["std"], 2) if several else None,
+        "random weights %": round(result["floor"], 2),
+        "seeds": len(result["seeds"]) if several else None,
+        "seconds": result["seconds"],
+    }
+
+
+def told(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """The residual probe as a table: a row a parameter."""
+    rows = []
+    for name, residual in result["targets"].items():
+        features = result["features"].get(name, {})
+        measure = "accuracy" if "accuracy" in residual else "r2"
+        rows.append(
+            {
+                "parameter": name,
+                "measure": "% right" if measure == "accuracy" else "% of variance",
+                "residual": residual[measure],
+                "features": features.get(measure),
+                "guess": residual["floor"],
+            }
+        )
+    return rows
+
+
+def changed(settings: EvaluateSettings, changes: list[str]) -> EvaluateSettings:
+    """The run's evaluation settings with changes such as ``evaluate.knn_k=20``."""
+    from prelax.config import overrides, validate
+
+    tree = overrides(changes)
+    for section in tree:
+        if section != "evaluate":
+            raise PrelaxError(f"{section} settings cannot change after training; only evaluate.* can")
+    mine = settings.model_dump(mode="json") | tree.get("evaluate", {})
+    return validate({"evaluate": mine}).evaluate
+
+
+def dataset(run: Any, on: str | None, root: Path | None) -> DataSettings | None:
+    """The images asked for: None for the run's own, else a dataset by name, or a folder of images."""
+    from prelax.config import DataSettings, nearest
+    from prelax.data import SOURCES
+
+    own = run.settings.data
+    if on is None and root is None:
+        return None
+    if on is None or on == own.source:
+        return own.model_copy(update={"root": root or own.root}) if root else None
+    channels = own.channels if own.source != "digits" else own.channels or 1
+    if on in SOURCES:
+        return DataSettings(
+            source=on, root=root or own.root, image_size=own.image_size, channels=channels, cache=own.cache
+        )
+    if Path(on).is_dir():
+        return DataSettings(
+            source="folder", root=Path(on), image_size=own.image_size, channels=channels, cache=own.cache
+        )
+    raise PrelaxError(f"--on {on}: no dataset and no folder of that name{nearest(on, SOURCES)}")
+
+
+def probe_residual(
+    run: RunFolder,
+    on: On = None,
+    root: Root = None,
+    device: Device = "auto",
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Ask the residual what was done to an image: a linear reader for every recorded parameter.
+
+    Example: [bold]prelax probe-residual runs/NAME[/bold]
+    """
+    from prelax.evaluate.protocols import evaluate
+    from prelax.run import Run
+    from prelax.train import choose_device
+
+    opened = Run.open(run)
+    with working():
+        result = evaluate(opened, ["residual"], on=dataset(opened, on, root), device=choose_device(device), seed=seed)[
+            0
+        ]
+    show(result, told(result), "what a linear reader tells of the augmentations")
+    if not state.json:
+        moved = [{"augmentation": name, "cosine": value} for name, value in result["cosine_after"].items()]
+        show(moved, title="cosine of the features before and after (1: invariant)")
+    say(f"the figures are in {run / 'eval'}")
+
+
+def search(
+    run: RunFolder,
+    pictures: Annotated[list[Path], typer.Argument(metavar="PICTURE...", help="Image files to find the like of.")],
+    on: On = None,
+    root: Root = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The picture drawn; default RUN/search.png.")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many.")] = 15,
+    split: Annotated[str, typer.Option("--split", help="train or test: where to look.")] = "train",
+    device: Device = "auto",
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Find the images of a dataset that are most like some pictures.
+
+    Example: [bold]prelax search runs/NAME cat.jpg --on ./photos -k 10[/bold]
+    """
+    from prelax.evaluate.retrieval import search
+    from prelax.loading import load
+    from prelax.run import Run
+    from prelax.train import choose_device
+
+    opened, target = Run.open(run), out or run / "search.png"
+    with working():
+        gallery = dataset(opened, on, root) or opened.settings.data
+        found = search(load(run, choose_device(device)), gallery, pictures, target, k=k, split=split)
+    results = [{"picture": str(p), "found": hits} for p, hits in zip(pictures, found, strict=True)]
+    rows = [{"picture": str(p), **hit} for p, hits in zip(pictures, found, strict=True) for hit in hits]
+    show({"out": str(target), "results": results}, rows)
+    say(f"drawn in {target}")
+
+
+def export(
+    run: RunFolder,
+    to: Annotated[str, typer.Option("--to", help="torchvision, timm, onnx, torch-export or hub.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder; default RUN/export/FORMAT.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write the backbone for those who do not have prelax.
+
+    Example: [bold]prelax export runs/NAME --to onnx[/bold]
+    """
+    from prelax.export import export
+
+    with working():
+        folder = export(run, to, out)
+    files = sorted(str(path) for path in folder.iterdir() if path.is_file())
+    if state.json:
+        show({"folder": str(folder), "files": files})
+    else:
+        print("\n".join(files))
+
+
+def register(app: typer.Typer) -> None:
+    app.command("evaluate")(evaluate)
+    app.command("probe-residual")(probe_residual)
+    app.command("search")(search)
+    app.command("export")(export)

@@ -37,7 +37,7 @@ def report(
 
 
 def complete_table(incomplete: str) -> list[str]:
-    from prelax.reproduce import tables
+    from prelax.tables import tables
 
     return [name for name in tables() if name.startswith(incomplete)]
 
@@ -115,7 +115,59 @@ def theory(
         print(tell(results))
 
 
+def bench(
+    what: Annotated[str, typer.Argument(help="augment or train.", autocompletion=lambda: ["augment", "train"])],
+    recipe: Annotated[str, typer.Argument(help="train: the recipe to time.")] = "digits/prelax-all",
+    changes: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="train: settings.")] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.05, help="Measured per row.")] = 3.0,
+    size: Annotated[
+        list[str] | None, typer.Option("--size", help="augment: IN,OUT or IN,OUT,BATCH in pixels; repeat for more.")
+    ] = None,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="augment: of the CPU.")] = 1,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    rivals: Annotated[bool, typer.Option("--rivals/--alone", help="augment: torchvision and kornia too.")] = True,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Measure this machine: views a second of the augmentations beside torchvision's and kornia's, or of training.
+
+    Examples: [bold]prelax bench augment[/bold] · [bold]prelax bench train cifar10/prelax-all[/bold]
+    """
+    from prelax.config import nearest, resolve
+
+    if what not in ("augment", "train"):
+        raise PrelaxError(f"nothing to measure called {what!r}{nearest(what, ('augment', 'train'))}")
+    if what == "augment":
+        from prelax.augment.bench import PAIRS, bench
+        from prelax.train import choose_device
+
+        pairs = [read_size(text) for text in size] if size else PAIRS
+        with working():
+            rows = bench(pairs, threads=threads, seconds=seconds, device=choose_device(device), rivals=rivals)
+    else:
+        from prelax.check import check
+        from prelax.train.bench import bench as bench_training
+
+        settings = check(resolve(recipe, [f"train.device={device}", *(changes or [])]))
+        with working():
+            rows = bench_training(settings, seconds=seconds)
+    show(rows)
+
+
+def read_size(text: str) -> tuple[int, int] | tuple[int, int, int]:
+    """``(160, 128)`` of ``160,128``, or ``(160, 128, 64)`` with the batch."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (2, 3) or min(numbers) < 1:
+        raise PrelaxError(f"--size {text!r} is not IN,OUT or IN,OUT,BATCH, for example 160,128,64")
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else (numbers[0], numbers[1], numbers[2])
+
+
 def register(app: typer.Typer) -> None:
     app.command("report")(report)
     app.command("reproduce")(reproduce)
     app.command("theory")(theory)
+    app.command("bench")(bench)
