@@ -45,13 +45,13 @@ def cache_folder(setting: Path | None) -> Path:
     return Path(setting or os.environ.get("PRELAX_CACHE") or "~/.cache/prelax").expanduser()
 
 
-def digest(root: Path, names: list[str], stats: list[tuple[int, int]], plan: Plan) -> str:
+def digest(root: Path, names: list[str], stats: np.ndarray, plan: Plan) -> str:
     """A name for the pixels of these files under this plan."""
     about = json.dumps([VERSION, str(root.resolve()), asdict(plan), len(names)])
     hashed = hashlib.blake2b(os.fsencode(about), digest_size=16)
     for start in range(0, len(names), 4096):
         hashed.update("\0".join(names[start : start + 4096]).encode("utf-8", "surrogateescape") + b"\0\0")
-        hashed.update(np.asarray(stats[start : start + 4096], dtype=np.int64).tobytes())
+    hashed.update(np.ascontiguousarray(stats, dtype=np.int64).data)
     return hashed.hexdigest()
 
 

@@ -208,7 +208,7 @@ def _decode(
         count=count,
         plan=plan,
         paths=listing.path,
-        blocks=lambda: decode_all([listing.path(i) for i in range(count)], plan, settings.workers),
+        blocks=lambda: decode_all(listing.paths(), plan, settings.workers),
         progress=progress,
         notes=notes,
     )
@@ -217,9 +217,11 @@ def _decode(
     if len(why) == count:
         first = f"{skipped[0][0]}: {skipped[0][1]}"
         raise PrelaxError(f"none of the {count} image files under {listing.root} can be read; the first is {first}")
-    kept = [i for i in range(count) if i not in why]
-    number = {name: i for i, name in enumerate(classes)}
-    known = torch.tensor([-1 if labels[i] is None else number[labels[i]] for i in kept])  # type: ignore[index]
+    if why:
+        listing = listing.pick([i for i in range(count) if i not in why])
+        labels = [label for i, label in enumerate(labels) if i not in why]
+    number: dict[str | None, int] = {name: i for i, name in enumerate(classes)} | {None: -1}
+    known = torch.tensor([number[label] for label in labels])
     ignored = sum(listing.others.values())
     if ignored:
         kinds = ", ".join(f"{n} {ext}" for ext, n in listing.others.most_common(5))
@@ -227,13 +229,13 @@ def _decode(
     if skipped:
         notes.append(f"{len(skipped)} files skipped of {count + len(listing.skipped)}")
     where = f"mapped from {decoded.file}" if decoded.file else "in memory"
-    notes.append(f"{len(kept):,} images, {gigabytes(decoded.images.numel())}, {where}")
+    notes.append(f"{len(labels):,} images, {gigabytes(decoded.images.numel())}, {where}")
     return ImageSet(
         name=settings.source,
         images=decoded.images,
         labels=known if bool((known >= 0).any()) else None,
         classes=[layout.titles.get(name, name) for name in classes],
-        paths=[printable(listing.path(i)) for i in kept],
+        paths=[printable(path) for path in listing.paths()],
         skipped=skipped,
         notes=notes,
         file=decoded.file,

@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
+from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from prelax.data.decode import EXTENSIONS, reason
 from prelax.errors import PrelaxError
@@ -15,25 +18,31 @@ from prelax.errors import PrelaxError
 
 @dataclass
 class Listing:
-    """Files under a root, sorted by name (relative, with forward slashes), with (size, time) of each."""
+    """Files under a root, sorted by name (relative, with forward slashes), with size and time of each (N x 2)."""
 
     root: Path
     names: list[str] = field(default_factory=list)
-    stats: list[tuple[int, int]] = field(default_factory=list)
+    stats: np.ndarray = field(default_factory=lambda: np.empty((0, 2), np.int64))
     skipped: list[tuple[str, str]] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
 
     def pick(self, rows: list[int]) -> Listing:
         return Listing(
-            self.root, [self.names[i] for i in rows], [self.stats[i] for i in rows], self.skipped, self.others
+            self.root, [self.names[i] for i in rows], self.stats[rows], self.skipped, self.others
         )
 
     def path(self, row: int) -> str:
         return f"{self.root}/{self.names[row]}"
 
+    def paths(self) -> list[str]:
+        prefix = f"{self.root}/"
+        return [prefix + name for name in self.names]
+
 
 def printable(path: str) -> str:
     """A path that any log or table can hold: bytes that are no text and control characters are escaped."""
+    if path.isprintable():
+        return path
     text = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
@@ -44,7 +53,8 @@ def scan(root: Path) -> Listing:
     Links to folders are followed, each folder once, after the real ones: a loop of links ends.
     """
     listing = Listing(root)
-    found: list[tuple[str, int, int]] = []
+    names: list[str] = []
+    stats = array("q")  # not a tuple a file: a million of them would cost seconds of garbage collection
     status = os.stat(root)
     seen = {(status.st_dev, status.st_ino)}
     folders: list[str] = [""]
@@ -75,15 +85,17 @@ def scan(root: Path) -> Listing:
                         folders.append(f"{prefix}{name}/")
                 elif image:
                     status = entry.stat()
-                    found.append((f"{prefix}{name}", status.st_size, status.st_mtime_ns))
+                    names.append(prefix + name)
+                    stats.append(status.st_size)
+                    stats.append(status.st_mtime_ns)
                 else:
                     listing.others[name[dot:].lower() if dot > 0 else "no extension"] += 1
             except OSError as error:
                 if image:
                     listing.skipped.append((printable(f"{root}/{prefix}{name}"), reason(error)))
-    found.sort()
-    listing.names = [name for name, _, _ in found]
-    listing.stats = [(size, time) for _, size, time in found]
+    rows = sorted(range(len(names)), key=names.__getitem__)
+    listing.names = [names[row] for row in rows]
+    listing.stats = np.frombuffer(stats, np.int64).reshape(-1, 2)[rows]
     return listing
 
 

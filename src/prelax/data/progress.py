@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @contextlib.contextmanager
@@ -16,6 +17,9 @@ def bar(title: str = "decoding images", console: Console | None = None) -> Itera
     >>> with bar() as progress:
     ...     progress(3, 3)
     """
+    from rich.console import Console  # here, not above: the processes that decode import this package too
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     drawn = Progress(*columns, console=console or Console(stderr=True), transient=True)
     task = None
