@@ -27,9 +27,7 @@ class Listing:
     others: Counter[str] = field(default_factory=Counter)
 
     def pick(self, rows: list[int]) -> Listing:
-        return Listing(
-            self.root, [self.names[i] for i in rows], self.stats[rows], self.skipped, self.others
-        )
+        return Listing(self.root, [self.names[i] for i in rows], self.stats[rows], self.skipped, self.others)
 
     def path(self, row: int) -> str:
         return f"{self.root}/{self.names[row]}"

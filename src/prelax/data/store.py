@@ -7,6 +7,7 @@ import os
 import queue
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
@@ -153,8 +154,8 @@ class Store:
     def batches(self, order: Tensor, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """(indices, images) in this order, the last batch as short as it comes; the next ones are made ready meanwhile.
 
-        Both are on the device. A thread gathers from the host or the disk into pinned memory and copies on a stream of
-        its own, so a consumer on the device waits for neither.
+        Both are on the device. A thread gathers from the host or the disk into pinned memory, and a stream of its own
+        copies from there, so a consumer on the device waits for neither.
         """
         on_device = order.to(self.device)
         if self.where == "device" or (self.where == "host" and self.device.type == "cpu"):
@@ -164,52 +165,68 @@ class Store:
         yield from zip(on_device.split(batch_size), self._ahead(order.cpu(), batch_size), strict=True)
 
     def _ahead(self, order: Tensor, batch_size: int) -> Iterator[Tensor]:
-        ready: queue.Queue[Tensor | BaseException] = queue.Queue(AHEAD)
-        stop = threading.Event()
+        """Batches a thread gathers while the caller works.
+
+        The thread calls nothing of CUDA: the caller may be capturing a graph, which such a call would break. Copies
+        are started from the caller's thread, as soon as a batch is asked for and others lie ready.
+        """
         cuda = self.device.type == "cuda"
         stream = torch.cuda.Stream(self.device) if cuda else None
-        # A staging buffer is written again only after its copy has ended: the event says so.
-        buffers = [self._staging(batch_size) for _ in range(AHEAD + 1)] if cuda else []
-        events = [torch.cuda.Event() for _ in buffers]
-        copied: queue.Queue[torch.cuda.Event] = queue.Queue()
-
-        def offer(item: Tensor | BaseException) -> None:
-            while not stop.is_set():
-                with contextlib.suppress(queue.Full):
-                    ready.put(item, timeout=0.1)
-                    return
+        parts = order.split(batch_size)
+        free: queue.Queue[Tensor | None] = queue.Queue()  # buffers to fill; None: make one
+        ready: queue.Queue[Tensor | BaseException] = queue.Queue()
+        stop = threading.Event()
+        for _ in range(2 * AHEAD):
+            free.put(self._staging(batch_size) if cuda else None)
 
         def work() -> None:
             try:
-                for number, indices in enumerate(order.split(batch_size)):
+                for indices in parts:
+                    buffer = free.get()
                     if stop.is_set():
                         return
-                    if not cuda:
-                        offer(self._gather(indices, self._staging(len(indices))))
-                        continue
-                    slot = number % len(buffers)
-                    events[slot].synchronize()
-                    rows = self._gather(indices, buffers[slot][: len(indices)])
-                    with torch.cuda.stream(stream):
-                        images = rows.to(self.device, non_blocking=True)
-                        events[slot].record(stream)
-                    copied.put(events[slot])
-                    offer(images)
-            except BaseException as error:
-                offer(error)
+                    buffer = self._staging(len(indices)) if buffer is None else buffer
+                    ready.put(self._gather(indices, buffer[: len(indices)]))
+            except BaseException as error:  # handed to the caller, who raises it
+                ready.put(error)
+
+        def take() -> Tensor:
+            item = ready.get()
+            if isinstance(item, BaseException):
+                raise item
+            return item
 
         thread = threading.Thread(target=work, name="prelax-ahead", daemon=True)
         thread.start()
         try:
-            for _ in range(-(-len(order) // batch_size)):
-                item = ready.get()
-                if isinstance(item, BaseException):
-                    raise item
-                if cuda:
-                    current = torch.cuda.current_stream(self.device)
-                    current.wait_event(copied.get())
-                    item.record_stream(current)  # made on the other stream; not to be reused before this one is done
-                yield item.view(-1, *self.shape)
+            if not cuda:
+                for _ in parts:
+                    rows = take()
+                    free.put(None)
+                    yield rows.view(-1, *self.shape)
+                return
+            flying: deque[tuple[Tensor, Tensor, torch.cuda.Event]] = deque()  # on the device, its buffer, copy done
+            landed: deque[tuple[Tensor, torch.cuda.Event]] = deque()  # buffers to use again once their copy is done
+            left = len(parts)
+            for _ in parts:
+                while landed and (not flying or landed[0][1].query()):
+                    landed[0][1].synchronize()
+                    buffer, _ = landed.popleft()
+                    free.put(buffer)
+                while left and len(flying) < AHEAD and (not flying or not ready.empty()):
+                    rows, event = take(), torch.cuda.Event()
+                    with torch.cuda.stream(stream):
+                        images = rows.to(self.device, non_blocking=True)
+                        event.record()
+                    flying.append((images, rows, event))
+                    left -= 1
+                images, rows, event = flying.popleft()
+                current = torch.cuda.current_stream(self.device)
+                current.wait_event(event)
+                images.record_stream(current)  # made on the other stream; not to be reused before this one is done
+                landed.append((rows._base if rows._base is not None else rows, event))
+                yield images.view(-1, *self.shape)
         finally:
             stop.set()
+            free.put(None)  # wakes the thread
             thread.join()
