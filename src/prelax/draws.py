@@ -116,8 +116,9 @@ class Draws:
         """Random int64s, rows x n."""
         key = self.at(name).key
         start = _signed(key) if isinstance(key, int) else key
-        row = _mix(self.rows * _signed(_GOLDEN) + start)  # B
-        column = torch.arange(1, n + 1, device=self.device) * _signed(_GOLDEN)  # n
+        # Xor before each product: an affine function of ``arange`` would be folded by the compiler into 32-bit indices.
+        row = _mix((self.rows ^ start) * _signed(_GOLDEN))  # B
+        column = (torch.arange(n, device=self.device) ^ _signed(_M1)) * _signed(_GOLDEN)  # n
         return _mix(row[:, None] + column)  # type: ignore[index, return-value]  # B x n
 
     def uniform(self, name: str, low: float = 0.0, high: float = 1.0, n: int | None = None) -> Tensor:
