@@ -83,7 +83,8 @@ pretrain(resolve("digits/prelax-all", sys.argv[2:]), out, resume=(out / "config.
 
 def measured(run: Run) -> list[dict[str, float]]:
     """The metrics without the clock's."""
-    return [{k: v for k, v in line.items() if k not in ("seconds", "images_per_s")} for line in run.metrics()]
+    clock = ("seconds", "images_per_s", "views_per_s")
+    return [{k: v for k, v in line.items() if k not in clock} for line in run.metrics()]
 
 
 def start(out: Path, *changes: str) -> subprocess.Popen[bytes]:

@@ -1,0 +1,145 @@
+"""Trains and evaluates a list of runs on one machine and keeps one line for each.
+
+    python benchmarks/campaign.py PLAN.yaml OUT [--lanes 2] [--minutes 25] [--data ROOT] [--commit HASH] [--only NAME]
+
+PLAN is a list of runs: ``name``, ``recipe``, ``set`` (settings), ``seed``, ``protocols``, ``note``. Every run is made
+by the product's own commands. Finished runs add a line to OUT/runs.jsonl; OUT/runs.tar.gz holds the settings, metrics
+and evaluations of all of them (no weights). A run that fails is a line too. Runs not begun when the minutes are over
+are left for another time.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import queue
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+LOCK = threading.Lock()
+
+
+def call(command: list[str], log: Path) -> tuple[int, str]:
+    """Exit code and standard output of a command; its other output goes to a log."""
+    with open(log, "a") as errors:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+    return done.returncode, done.stdout
+
+
+def hardware() -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {os.cpu_count()} cores"
+
+
+def make(item: dict[str, Any], out: Path, data: str | None, commit: str | None) -> dict[str, Any]:
+    """One run of the plan, trained and evaluated, as its line."""
+    folder, log = out / "runs" / item["name"], out / "logs" / f"{item['name']}.txt"
+    pairs = [f"{key}={value}" for key, value in item.get("set", {}).items()]
+    root = [f"data.root={data}"] if data else []
+    seed = str(item.get("seed", 0))
+    shown = ["prelax", "pretrain", item["recipe"], *pairs, "--seed", seed]
+    began = time.perf_counter()
+    python = [sys.executable, "-m"]
+    code, _ = call(
+        [*python, *shown, *root, "--out", str(folder), "--quiet", *(["--resume"] if folder.exists() else [])], log
+    )
+    trained = time.perf_counter() - began
+    line: dict[str, Any] = {
+        "name": item["name"],
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": commit,
+        "command": " ".join(shown),
+        "seed": int(seed),
+        "hardware": hardware(),
+        "note": item.get("note", ""),
+    }
+    metrics = [json.loads(text) for text in read(folder / "metrics.jsonl").splitlines()]
+    config = yaml.safe_load(read(folder / "config.yaml") or "{}")
+    if config:
+        line |= {
+            "dataset": config["data"]["source"],
+            "base": config["method"]["base"],
+            "method": config["method"]["name"],
+        }
+        line |= {"backbone": config["model"]["backbone"], "epochs": config["train"]["epochs"]}
+    if metrics:
+        last = metrics[-1]
+        speed = sorted(m["views_per_s"] for m in metrics)[len(metrics) // 2]
+        line |= {"epochs_done": last["epoch"], "views_per_s": round(speed), "last": last}
+    if code != 0:
+        failed = (read(log).strip().splitlines() or ["no output"])[-1]
+        return {**line, "failed": failed, "minutes": round(trained / 60, 2)}
+    protocols = item.get("protocols", ["knn", "linear-fast"])
+    code, said = call([*python, "prelax", "evaluate", str(folder), "--protocol", ",".join(protocols), "--json"], log)
+    for path in sorted((folder / "eval").glob("*.json")):
+        result = json.loads(path.read_text())
+        line[path.stem.replace("-", "_")] = result.get("accuracy")
+    line["minutes"] = round(trained / 60, 2)
+    line["minutes_with_evaluation"] = round((time.perf_counter() - began) / 60, 2)
+    if code != 0:
+        line["failed"] = "evaluation: " + (read(log).strip().splitlines() or [said])[-1]
+    return line
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def pack(out: Path) -> None:
+    """All that is small about every run, as one file."""
+    temporary = out / ".runs.tar.gz"
+    with tarfile.open(temporary, "w:gz") as archive:
+        for path in sorted((out / "runs").glob("*/*")) + sorted((out / "runs").glob("*/eval/*.json")):
+            if path.is_file() and path.suffix in (".yaml", ".jsonl", ".json", ".txt", ".npz", ".html"):
+                archive.add(path, path.relative_to(out / "runs"))
+    temporary.replace(out / "runs.tar.gz")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--lanes", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--data")
+    parser.add_argument("--commit")
+    parser.add_argument("--only", nargs="*")
+    asked = parser.parse_args()
+    deadline = time.monotonic() + 60 * asked.minutes
+    for name in ("runs", "logs"):
+        (asked.out / name).mkdir(parents=True, exist_ok=True)
+    waiting: queue.Queue[dict[str, Any]] = queue.Queue()
+    for item in yaml.safe_load(asked.plan.read_text()):
+        if not asked.only or item["name"] in asked.only:
+            waiting.put(item)
+
+    def lane() -> None:
+        while time.monotonic() < deadline:
+            try:
+                item = waiting.get_nowait()
+            except queue.Empty:
+                return
+            line = make(item, asked.out, asked.data, asked.commit)
+            with LOCK:
+                with open(asked.out / "runs.jsonl", "a") as file:
+                    file.write(json.dumps(line) + "\n")
+                pack(asked.out)
+                print(json.dumps({k: v for k, v in line.items() if k not in ("last", "note", "date")}), flush=True)
+
+    lanes = [threading.Thread(target=lane) for _ in range(asked.lanes)]
+    for thread in lanes:
+        thread.start()
+    for thread in lanes:
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()
