@@ -14,8 +14,10 @@ import torch
 import yaml
 
 from prelax.data import ImageSet
+from prelax.doctor import examine_run
 from prelax.errors import PrelaxError
 from prelax.report import report
+from prelax.report.page import PICTURED
 from prelax.run import Run
 
 VOID = {"meta", "link", "br", "img", "line", "input", "hr"}
@@ -219,3 +221,21 @@ def test_a_page_that_cannot_be_written_says_so_in_a_line(run_folder: Callable[..
     (tmp_path / "file").write_text("")
     with pytest.raises(PrelaxError, match="cannot write"):
         report([run.path], tmp_path / "file" / "page.html", points=0)
+
+
+def test_what_the_doctor_says_is_on_the_page(run_folder: Callable[..., Run], tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", epochs=2)
+    run.log_metrics({**run.metrics()[-1], "epoch": 3, "loss": math.nan})
+    text = " ".join(read(report([run.path], points=0)).text)
+    wrong = [finding for finding in examine_run(run.path) if not finding.fine]
+    assert wrong
+    assert all(finding.found in text for finding in wrong)
+
+
+def test_only_the_first_runs_have_maps_when_there_are_many(run_folder: Callable[..., Run], tmp_path: Path) -> None:
+    runs = [run_folder(tmp_path / f"run-{i}", "simsiam", epochs=2, seed=i) for i in range(PICTURED + 1)]
+    reader = read(report([run.path for run in runs], tmp_path / "page.html", points=12))
+    data = json.loads(reader.data)
+    assert len(data["runs"]) == PICTURED + 1
+    assert len(data["atlases"]) == PICTURED
+    assert f"run-{PICTURED}: the first {PICTURED} runs have them" in " ".join(reader.text)

@@ -158,4 +158,5 @@ def test_no_text_can_leave_its_script_element(text: str) -> None:
 
 
 def test_numbers_are_shown_to_a_tenth() -> None:
-    assert [number(v) for v in (93.44, 0.1234, None, float("nan"))] == ["93.4", "0.123", "–", "–"]
+    said = [number(v) for v in (93.44, 0.1234, -9.5, -0.0, None, float("nan"))]
+    assert said == ["93.4", "0.12", "−9.5", "0.0", "–", "–"]

@@ -34,7 +34,8 @@ class Row:
 class Word:
     """A sentence about the health of a run."""
 
-    level: str  # good, warn or bad
+    level: str  # good or bad
+    what: str
     text: str
 
 

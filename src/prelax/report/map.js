@@ -49,7 +49,7 @@ function atlas(host) {
   }
 
   function paint() {
-    if (!width) return;
+    if (!width || !palette.length) return;
     const ratio = devicePixelRatio || 1;
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, width, height);
@@ -213,14 +213,14 @@ function atlas(host) {
       brush.fillStyle = fill;
       mark(brush, shape, 12, 12, 8.5);
     }
-    repaint();
+    paint();
   }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", ink);
   new ResizeObserver(() => {
     width = canvas.clientWidth; height = canvas.clientHeight;
     const ratio = devicePixelRatio || 1;
     canvas.width = Math.round(width * ratio); canvas.height = Math.round(height * ratio);
-    repaint();
+    paint();  // at once: a new size clears the canvas
   }).observe(canvas);
   sheet.decode().catch(() => {}).then(() => { ink(); pick(data.start); });
 }

@@ -73,7 +73,15 @@ function chart(host) {
     for (const mark of spec.marks) {
       draw(svg, "line", { x1: left, x2: right, y1: Y(mark.value), y2: Y(mark.value), class: "ref", stroke: `var(--c${mark.run % 8})` });
     }
-    const named = () => spec.marks.length && draw(svg, "text", { x: right, y: Y(spec.marks[0].value) - 5, "text-anchor": "end", class: "name" }, spec.marks[0].label);
+    const named = () => {  // where it hides the least of the curves
+      if (!spec.marks.length) return;
+      const y = Y(spec.marks[0].value), label = spec.marks[0].label, half = label.length * 3;
+      const spots = [[right, -6], [right, 14], [left + 2, -6], [left + 2, 14]].filter(([, dy]) => y + dy > top + 4 && y + dy < bottom);
+      const dots = spec.lines.flatMap((l) => l.values.map((v, i) => v === null ? null : [X(l.epochs[i]), Y(v)])).filter(Boolean);
+      const hidden = ([x, dy]) => { const middle = x === right ? x - half : x + half; return dots.filter((d) => Math.abs(d[0] - middle) < half + 6 && Math.abs(d[1] - y - dy + 4) < 11).length; };
+      const [x, dy] = spots.sort((a, b) => hidden(a) - hidden(b))[0] || [right, -6];
+      draw(svg, "text", { x, y: y + dy, "text-anchor": x === right ? "end" : "start", class: "name" }, label);
+    };
     for (const line of spec.lines) {
       let path = "", pen = false;
       const stroke = `var(--c${line.run % 8})`;

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 import prelax
 from prelax.errors import PrelaxError
@@ -21,7 +22,9 @@ from prelax.run import Run, now, writing
 
 if TYPE_CHECKING:
     from prelax.data import ImageSet
+    from prelax.loading import Loaded
 
+PICTURED = 8  # runs that get a map and views of their own; as many as there are colours
 STRIPS = 4  # images of the grid of views
 # Settings of the data that do not change which images there are.
 ELSEWHERE = {"download", "cache", "store", "workers", "limit"}
@@ -66,7 +69,11 @@ def gather(runs: Sequence[Run], *, points: int = 2000, seed: int = 0, device: to
     rows = results(evals)
     first, more = charts(metrics, evals)
     pictures = Pictures(points, seed, torch.device(device))
-    for index, (run, name) in enumerate(zip(runs, called, strict=True)):
+    if len(runs) > PICTURED:
+        pictures.left_out.append(
+            f"Maps and views of {', '.join(called[PICTURED:])}: the first {PICTURED} runs have them."
+        )
+    for index, (run, name) in enumerate(zip(runs[:PICTURED], called[:PICTURED], strict=True)):
         if points:
             attempt("The map", name, partial(pictures.add_map, run, index), pictures.left_out)
         attempt("The views", name, partial(pictures.add_views, run, index), pictures.left_out)
@@ -94,7 +101,7 @@ def words(run: Run) -> list[Word]:
 
     plain = {"run", "epochs", "backbone", "checkpoint.pt", "checkpoint.previous.pt"}  # said elsewhere on the page
     told = [finding for finding in examine_run(run.path) if not (finding.fine and finding.what in plain)]
-    return [Word("good" if one.fine else "bad", f"{one.what}: {one.found}") for one in told]
+    return [Word("good" if one.fine else "bad", one.what, one.found) for one in told]
 
 
 @dataclass
@@ -132,9 +139,6 @@ class Pictures:
         images = test.images[rows]
         features = extract(loaded.backbone, images, loaded.preprocess, device=self.device, batch_size=256, keep="cpu")
         near = embedding.nearest(features)
-        untrained = extract(
-            loaded.fresh(self.seed), images, loaded.preprocess, device=self.device, batch_size=256, keep="cpu"
-        )
         labels = test.labels[rows] if test.labels is not None else torch.full((len(rows),), -1)
         if key not in self.sheets:
             self.sheets[key] = len(self.sprites)
@@ -148,11 +152,26 @@ class Pictures:
                 labels=labels.tolist(),
                 neighbours=near.numpy(),
                 agreement=embedding.agreement(labels, near),
-                floor=embedding.agreement(labels, embedding.nearest(untrained)),
+                floor=self.floor(run, loaded, images, labels),
                 classes=test.classes,
                 captions=paths,
             )
         )
+
+    def floor(self, run: Run, loaded: Loaded, images: Tensor, labels: Tensor) -> float | None:
+        """How many neighbours agree for random weights, measured as every other floor is."""
+        if not bool((labels >= 0).any()):
+            return None
+        from prelax.evaluate.features import extract
+        from prelax.evaluate.subject import Subject, settle_norms
+        from prelax.loading import views_of
+
+        train = self.load(run, "train")[1]
+        crops = views_of(run.settings, loaded.channels, images.shape[-1]).pipelines[1]
+        task = Subject(loaded.backbone, loaded.preprocess, crops, train, train, self.device, self.seed)
+        random = settle_norms(loaded.fresh(self.seed), task)
+        features = extract(random, images, loaded.preprocess, device=self.device, batch_size=256, keep="cpu")
+        return embedding.agreement(labels, embedding.nearest(features))
 
     def add_views(self, run: Run, index: int) -> None:
         from prelax.report.album import strips

@@ -62,7 +62,7 @@ def card(page: Page, index: int, one: Card) -> str:
         small = f"{'% ' if row.percent else ''}{escape(title(row.protocol))} on {escape(row.dataset)}"
         big = f'<p class="big">{number(cell.value)}<small>{small}</small></p>{gauge(cell, row.percent)}'
     facts = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in one.facts)
-    words = "".join(f'<li class="{word.level}">{escape(word.text)}</li>' for word in one.words)
+    words = "".join(f'<li class="{w.level}"><b>{escape(w.what)}</b> {escape(w.text)}</li>' for w in one.words)
     words = f'<ul class="words">{words}</ul>' if words else ""
     name = f"<h2>{escape(one.name)}</h2>" if len(page.cards) > 1 else ""  # alone, it is the title of the page
     name += f'<p class="path">{escape(one.path)}</p>'
@@ -73,9 +73,11 @@ def card(page: Page, index: int, one: Card) -> str:
 
 
 def number(value: float | None) -> str:
+    """A figure to a tenth; a small one to two digits."""
     if value is None or not math.isfinite(value):
         return "–"
-    return f"{value:.1f}" if abs(value) >= 1 else f"{value:.3g}"
+    text = f"{value:.2g}" if 0.001 < abs(value) < 1 else f"{value:.1f}"
+    return text.removeprefix("-") if float(text) == 0 else text.replace("-", "−")
 
 
 def gauge(cell: Cell, percent: bool) -> str:
