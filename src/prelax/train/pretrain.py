@@ -76,10 +76,9 @@ def train(
             epoch, step = epoch + 1, 0
             seconds = clock()
             line: dict[str, Any] = {"epoch": epoch, **found, "lr": engine.rates[epoch * engine.steps - 1]}
-            line |= {
-                "seconds": round(seconds, 3),
-                "images_per_s": round((engine.steps - first) * engine.batch / seconds, 1),
-            }
+            speed = (engine.steps - first) * engine.batch / seconds
+            line |= {"seconds": round(seconds, 3), "images_per_s": round(speed, 1)}
+            line["views_per_s"] = round(speed * len(engine.objective.views), 1)
             if device.type == "cuda":
                 line["memory_gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 3)
             problem = trouble(line, settings)
