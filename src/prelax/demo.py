@@ -19,7 +19,7 @@ from prelax.errors import PrelaxError
 ROWS = {  # label: recipe
     "SimSiam": "digits/simsiam",
     "SimSiam + rotation": "digits/simsiam-rotation-aug",
-    "Prelax": "digits/prelax-rot",
+    "Prelax": "digits/prelax-all",
 }
 PROTOCOLS = ("knn", "knn-10-per-class", "residual")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import os
 import platform
 import shutil
@@ -128,36 +127,6 @@ def examine_run(path: Path | str) -> list[Finding]:
         found.append(Finding(True, "backbone", "can be read"))
     except PrelaxError as error:
         found.append(Finding(False, "backbone", str(error)))
-    return found + examine_metrics(metrics, settings.method.name)
+    from prelax.evaluate.doctor import diagnose
 
-
-def examine_metrics(metrics: list[dict[str, Any]], method: str) -> list[Finding]:
-    """What the curves say about collapse, divergence and a residual that is not told anything."""
-    if not metrics:
-        return [Finding(False, "metrics", "none: no epoch was finished")]
-    last, first = metrics[-1], metrics[0]
-    broken = [key for key, value in last.items() if isinstance(value, float) and not math.isfinite(value)]
-    if broken:
-        return [
-            Finding(False, "loss", f"{', '.join(broken)} not finite: try a lower train.lr or train.warmup_epochs=10")
-        ]
-    found = []
-    if "loss" in last:
-        fell = last["loss"] < first["loss"] or len(metrics) == 1
-        said = f"{first['loss']:.4g} > {last['loss']:.4g}" + ("" if fell else ": did not fall; try another train.lr")
-        found.append(Finding(fell, "loss", said))
-    if "embedding_std" in last and method not in ("supervised", "rotation"):
-        std, rank = last["embedding_std"], last.get("effective_rank", math.inf)
-        fine = std > 0.05 and rank > 1.5
-        said = f"std {std:.3f}, effective rank {rank:.1f}" + (
-            "" if fine else ": collapsed; lower train.lr or method.gamma"
-        )
-        found.append(Finding(fine, "embeddings", said))
-    if "loss/rotpl" in last:
-        chance = math.log(4)
-        fine = last["loss/rotpl"] < 0.95 * chance
-        said = f"{last['loss/rotpl']:.3f} (chance {chance:.3f})" + (
-            "" if fine else ": the residual does not know the angle yet"
-        )
-        found.append(Finding(fine, "RotPL", said))
-    return found
+    return found + diagnose(metrics, settings)

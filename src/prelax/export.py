@@ -48,11 +48,19 @@ def export(path: Path | str, to: str, out: Path | str | None = None) -> Path:
         "onnx": write_onnx,
         "torch-export": write_torch_export,
     }
+    refuse(loaded.settings.model.backbone, to)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         writers[to](loaded, folder)
         (folder / "backbone.json").write_text(json.dumps(describe(loaded, to), indent=1) + "\n", encoding="utf-8")
     return folder
+
+
+def refuse(name: str, to: str) -> None:
+    """Says so when the library has no such backbone."""
+    theirs = name in TORCHVISION or (to == "timm" and name.startswith("timm:"))
+    if to in ("torchvision", "timm") and not theirs:
+        raise PrelaxError(f"{name} is not one of {to}'s; use --to onnx or torch-export")
 
 
 def describe(loaded: Loaded, to: str) -> dict[str, Any]:
@@ -76,10 +84,6 @@ def describe(loaded: Loaded, to: str) -> dict[str, Any]:
 
 def write_torchvision(loaded: Loaded, folder: Path) -> None:
     name = loaded.settings.model.backbone
-    if name not in TORCHVISION:
-        raise PrelaxError(
-            f"{name} is not one of torchvision's ({', '.join(TORCHVISION)}); use --to onnx or torch-export"
-        )
     body = [
         "import torch, torchvision",
         f"net = torchvision.models.{name}()",
@@ -94,10 +98,8 @@ def write_timm(loaded: Loaded, folder: Path) -> None:
     if name.startswith("timm:"):
         known = name.removeprefix("timm:")
         body = ["import timm, torch", f'net = timm.create_model("{known}", num_classes=0, in_chans={loaded.channels})']
-    elif name in TORCHVISION:
-        body = ["import timm, torch", f'net = timm.create_model("{name}", num_classes=0)', *stem_lines(loaded)]
     else:
-        raise PrelaxError(f"{name} is not one of timm's; use --to onnx or torch-export")
+        body = ["import timm, torch", f'net = timm.create_model("{name}", num_classes=0)', *stem_lines(loaded)]
     write_weights(loaded, folder, body)
 
 

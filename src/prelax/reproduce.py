@@ -191,6 +191,7 @@ def line(
         **{key: value for key, value in asdict(row).items() if key not in ("init", "set", "paper")},
         "set": list(row.set),
         "trained_on": settings.data.source,
+        "recipe_data": recipe.data.source,
         "epochs": settings.train.epochs,
         "recipe_epochs": recipe.train.epochs,
         "ours": ours,
@@ -223,11 +224,14 @@ def shown(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     several = any(row["std"] is not None for row in result["rows"])
     with_columns = any(row["column"] for row in result["rows"])
     with_knn = any(row["knn"] is not None for row in result["rows"])
+    elsewhere = any(row["trained_on"] != row["recipe_data"] for row in result["rows"])
     rows = []
     for row in result["rows"]:
         cells: dict[str, Any] = {"method": row["label"]}
         if with_columns:
             cells["column"] = row["column"]
+        if elsewhere:
+            cells["trained on"] = row["trained_on"]
         cells["measured by"] = row["protocol"] if row["figure"] == "accuracy" else row["figure"]
         short = row["epochs"] != row["recipe_epochs"]
         cells["epochs"] = f"{row['epochs']} of {row['recipe_epochs']}" if short else str(row["epochs"])

@@ -35,6 +35,9 @@ from prelax.errors import PrelaxError
 
 FORMAT = 1  # of the folder; a newer one is refused
 
+UMASK = os.umask(0)  # can only be read by setting it
+os.umask(UMASK)
+
 # What may differ when a run goes on: it decides where and how fast, not what is computed.
 CHANGEABLE = {
     "data.root",
@@ -253,6 +256,7 @@ def replacing(target: Path, keep: Path | None = None) -> Iterator[Path]:
         yield temporary
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~UMASK)  # safetensors writes for the owner alone
         if keep is not None and target.exists():
             os.replace(target, keep)
         os.replace(temporary, target)

@@ -58,10 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         said = error.format_message().rstrip(".")  # type: ignore[attr-defined]
         return fail(f"{said} (see `prelax {command_of(words)}--help`)", 2)
     except (KeyboardInterrupt, typer.Abort):
-        complain("interrupted")
-        return 130
-    except typer.Exit as error:
-        return error.exit_code
+        return interrupted()
+    except typer.Exit as error:  # some versions of typer turn Ctrl-C into this
+        return interrupted() if error.exit_code == 130 else error.exit_code
     except BrokenPipeError:  # the reader of a pipe left, as in `prelax list recipes | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -70,6 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if type(error).__name__ == "OutOfMemoryError":
             return fail(f"the device has too little memory ({said[:120]}); lower train.batch_size", 2)
         return fail(f"unexpected {type(error).__name__}: {said} (a fault of prelax; --debug shows where)", 1)
+
+
+def interrupted() -> int:
+    complain(f"interrupted{state.afterwards}")
+    return 130
 
 
 def fail(line: str, status: int) -> int:

@@ -131,6 +131,12 @@ def dataset(run: Any, on: str | None, root: Path | None) -> DataSettings | None:
     raise PrelaxError(f"--on {on}: no dataset and no folder of that name{nearest(on, SOURCES)}")
 
 
+def whole(run: Any) -> DataSettings:
+    """All of a run's own images, though it may have been trained on a few of them."""
+    own: DataSettings = run.settings.data
+    return own.model_copy(update={"limit": None})
+
+
 def probe_residual(
     run: RunFolder,
     on: On = None,
@@ -186,12 +192,43 @@ def search(
 
     opened, target = Run.open(run), out or run / "search.png"
     with working():
-        gallery = dataset(opened, on, root) or opened.settings.data
+        gallery = dataset(opened, on, root) or whole(opened)
         found = search(load(run, choose_device(device)), gallery, pictures, target, k=k, split=split)
     results = [{"picture": str(p), "found": hits} for p, hits in zip(pictures, found, strict=True)]
     rows = [{"picture": str(p), **hit} for p, hits in zip(pictures, found, strict=True) for hit in hits]
     show({"out": str(target), "results": results}, rows)
     say(f"drawn in {target}")
+
+
+def embed(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .parquet or .npz file.")],
+    on: On = None,
+    root: Root = None,
+    split: Annotated[str, typer.Option("--split", help="train, test or all.")] = "all",
+    thumbnails: Annotated[bool, typer.Option("--thumbnails", help="Parquet: the images too, as PNG.")] = False,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write a feature vector for every image, with its path and label: opens in pandas, FiftyOne, Embedding Atlas.
+
+    Example: [bold]prelax embed runs/NAME --on ./photos -o photos.parquet[/bold]
+    """
+    from prelax.evaluate.embed import embed
+    from prelax.loading import load
+    from prelax.run import Run
+    from prelax.train import choose_device
+
+    opened = Run.open(run)
+    with working():
+        images = dataset(opened, on, root) or whole(opened)
+        result = embed(load(run, choose_device(device)), images, out, split=split, thumbnails=thumbnails)
+    if state.json:
+        show(result)
+    else:
+        print(f"{result['images']} vectors of {result['features']} numbers are in {out}")
 
 
 def export(
@@ -220,5 +257,6 @@ def export(
 def register(app: typer.Typer) -> None:
     app.command("evaluate")(evaluate)
     app.command("probe-residual")(probe_residual)
+    app.command("embed")(embed)
     app.command("search")(search)
     app.command("export")(export)

@@ -69,6 +69,7 @@ def reproduce(
     if dry_run:
         show(plan(table, changes or [], out, seeds=wanted, only=only))
         return
+    state.afterwards = "; the same command goes on from here"
     with working():
         result = reproduce(table, changes or [], out, seeds=wanted, only=only, progress=not quiet, say=say)
     show(result, shown(result), result["title"])

@@ -20,9 +20,11 @@ class State:
     json: bool = False
     quiet: bool = False
     debug: bool = False
+    afterwards: str = ""  # what to do after Ctrl-C, said when it comes
 
     def reset(self) -> None:
         self.json = self.quiet = self.debug = False
+        self.afterwards = ""
 
 
 state = State()

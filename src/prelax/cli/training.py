@@ -76,6 +76,7 @@ def pretrain(
     from prelax.train import pretrain as train
 
     began = time.perf_counter()
+    state.afterwards = f"; go on with `prelax pretrain {out} --resume`"
     with working():
         run = train(settings, out, resume=resume, progress=not quiet)
     last = run.metrics()[-1:]
@@ -129,6 +130,7 @@ def demo(
     """
     from prelax.demo import explain, run_demo, table
 
+    state.afterwards = "; `prelax demo` goes on from here"
     with working():
         result = run_demo(out, seed=seed, epochs=epochs, progress=not (quiet or as_json))
     show(result, table(result), "The digits, learnt without labels")
