@@ -114,7 +114,8 @@ class Engine:
     def run_epoch(self, epoch: int, first: int, after_step: Callable[[int], bool]) -> int:
         """Trains from step ``first`` of an epoch until its end, or ``after_step`` says stop; returns the steps done."""
         if first == 0:
-            self.sums = {}
+            for total in self.sums.values():
+                total.zero_()  # in place: a captured step adds to these very tensors
         ids = order(self.settings.seed, epoch, self.images)[: self.steps * self.batch].view(self.steps, -1)
         local = self.batch // self.process.world
         mine = ids[:, self.process.rank * local : (self.process.rank + 1) * local].contiguous()
