@@ -31,10 +31,11 @@ function atlas(host) {
     return 2 * most;
   });
   const across = () => width < height * 1.05 && reach[0] > reach[1] * 1.3;  // a narrow window: the long side stands
-  const scale = () => across() ? Math.min((width - 48) / reach[1], (height - 48) / reach[0]) : Math.min((width - 48) / reach[0], (height - 48) / reach[1]);
+  const scale = () => { const [wide, high] = across() ? [reach[1], reach[0]] : reach; return Math.min((width - 48) / wide, (height - 84) / high); };
+  const middle = () => height / 2 + 18;  // the buttons lie above
   const place = (i, axis) => places[2 * i + (across() ? 1 - axis : axis)] / 65535 - 0.5;
   const X = (i) => width / 2 + (place(i, 0) * scale() + view.x) * view.zoom;
-  const Y = (i) => height / 2 + (place(i, 1) * scale() + view.y) * view.zoom;
+  const Y = (i) => middle() + (place(i, 1) * scale() + view.y) * view.zoom;
   const style = (label) => label < 0 ? [palette[8], "circle"] : [palette[label % 8], SHAPES[Math.floor(label / 8) % SHAPES.length]];
   const name = (i) => labels[i] >= 0 ? data.classes[labels[i]] ?? `class ${labels[i]}` : "";
   const shown = (i) => only === null || labels[i] === only;
@@ -128,10 +129,10 @@ function atlas(host) {
     side.querySelector(".answer").replaceChildren(make("div", { className: "query" }, thumb(i, 76), about), list);
     repaint();
   }
-  function zoom(factor, x = width / 2, y = height / 2) {
+  function zoom(factor, x = width / 2, y = middle()) {
     const next = Math.max(1, Math.min(40, view.zoom * factor));
     view.x += (x - width / 2) * (1 / next - 1 / view.zoom);
-    view.y += (y - height / 2) * (1 / next - 1 / view.zoom);
+    view.y += (y - middle()) * (1 / next - 1 / view.zoom);
     view.zoom = next;
     if (next === 1) view.x = view.y = 0;
     canvas.classList.toggle("deep", next > 1);
