@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
+
+from prelax.config import resolve
+from prelax.run import Run
+from prelax.train.pretrain import pretrain
 
 torch.set_num_threads(1)
 
@@ -46,3 +53,26 @@ def pixels() -> Tensor:
 @pytest.fixture(name="preprocess")
 def _preprocess() -> object:
     return preprocess
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A real run of two epochs on the digits."""
+    settings = resolve(
+        "digits/prelax-rot",
+        [
+            "train.epochs=2",
+            "model.projector_hidden=32",
+            "model.projector_dim=32",
+            "model.predictor_hidden=16",
+            "model.head_hidden=16",
+        ],
+    )
+    return pretrain(settings, tmp_path_factory.mktemp("runs") / "digits", progress=False)
+
+
+@pytest.fixture
+def run(trained: Run, tmp_path: Path) -> Run:
+    """A copy of the trained run that a test may change."""
+    shutil.copytree(trained.path, tmp_path / "run")
+    return Run.open(tmp_path / "run")

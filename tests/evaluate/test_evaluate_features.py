@@ -37,10 +37,13 @@ def test_a_step_on_the_backbone_during_an_evaluation_voids_it(tiny):
 
 
 def test_running_statistics_moved_during_an_evaluation_void_it(tiny):
-    with pytest.raises(PrelaxError, match="weights changed"), frozen(tiny):
+    def forget_eval_mode() -> None:
         tiny.bn1.train()
         tiny.bn1(torch.randn(4, 8, 2, 2))
         tiny.bn1.eval()
+
+    with pytest.raises(PrelaxError, match="weights changed"), frozen(tiny):
+        forget_eval_mode()
 
 
 def test_a_part_put_in_training_mode_voids_the_evaluation(tiny):

@@ -22,7 +22,7 @@ ENDINGS = (".parquet", ".npz")
 def embed(
     loaded: Loaded, on: DataSettings, out: Path | str, split: str = "test", thumbnails: bool = False
 ) -> dict[str, Any]:
-    """Writes a row an image: ``path``, ``label`` (its name), ``label_id``, ``split``, ``embedding``; says what it wrote.
+    """Writes a row an image (``path``, ``label``, ``label_id``, ``split``, ``embedding``) and says what it wrote.
 
     Args:
         out: a ``.parquet`` file (``embedding`` is a list of floats: `embedding-atlas FILE --vector embedding`, or

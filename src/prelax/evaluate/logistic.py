@@ -69,21 +69,22 @@ def choose_logistic(
 ) -> Linear:
     """The logistic regression whose l2 does best in stratified cross-validation on these images alone.
 
+    Best is the likelihood of the held-out labels: with few images accuracy is too coarse and often ties.
     With fewer than two images in some class there is nothing to validate on, and the middle of the grid is taken.
     """
     labels = labels.to(features.device)
     smallest = int(torch.bincount(labels, minlength=classes)[labels.unique()].min())
     if smallest < 2:
         return fit_logistic(features, labels, classes, sorted(grid)[len(grid) // 2])
-    right = torch.zeros(len(grid))
+    likelihood = torch.zeros(len(grid), dtype=torch.float64)
     fold = stratified_folds(labels, min(folds, smallest), seed)
     for held in range(int(fold.max()) + 1):
         train, test = fold != held, fold == held
         model = None
         for row, l2 in enumerate(grid):
             model = fit_logistic(features[train], labels[train], classes, l2, model, tolerance=1e-3)
-            right[row] += (model(features[test]).argmax(1) == labels[test]).sum().cpu()
-    return fit_logistic(features, labels, classes, grid[int(right.argmax())])  # the strongest of equals
+            likelihood[row] -= float(F.cross_entropy(model(features[test]), labels[test], reduction="sum"))
+    return fit_logistic(features, labels, classes, grid[int(likelihood.argmax())])
 
 
 def stratified_folds(labels: Tensor, folds: int, seed: int) -> Tensor:

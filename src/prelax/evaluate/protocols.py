@@ -53,9 +53,8 @@ PROBES: dict[str, Probe] = {
     "finetune-10pct": partial(finetune, share=0.10),
     "retrieval": precision,
 }
-FLOOR = {
-    "linear": "linear-fast"
-}  # a floor need not cost as much as the figure: the fast probe agrees with the slow one
+# A floor need not cost as much as the figure: the fast probe agrees with the slow one.
+FLOOR = {"linear": "linear-fast", "linear-tta": "linear-fast"}
 CHEAP_SEEDS = 5  # probes that cost seconds: the least number of seeds they are averaged over
 CHEAP = ("linear-fast", "knn-10-per-class", "linear-1pct", "linear-10pct")
 

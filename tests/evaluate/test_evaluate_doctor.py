@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from prelax.config import resolve
+from prelax.evaluate.doctor import _heads, chance, diagnose
+from prelax.objectives import PretextLoss
+from prelax.record import Target
+
+
+def line(epoch, **changes):
+    healthy = {"loss": 1.0 / epoch, "loss/rotpl": 0.6, "embedding_std": 0.98, "effective_rank": 20.0}
+    return {"epoch": epoch, **healthy, "images_per_s": 1000.0, "seconds": 1.0, **changes}
+
+
+def told(metrics, recipe="digits/prelax-rot"):
+    return {finding.what: finding for finding in diagnose(metrics, resolve(recipe))}
+
+
+def test_a_healthy_run_is_called_healthy():
+    findings = told([line(epoch) for epoch in range(1, 20)])
+    assert all(finding.fine for finding in findings.values())
+    assert {"divergence", "collapse", "speed", "pretext"} <= set(findings)
+
+
+@pytest.mark.parametrize("changes", [{"embedding_std": 0.01}, {"effective_rank": 1.1}, {"embedding_std": math.nan}])
+def test_collapse_is_seen_in_the_spread_and_in_the_rank(changes):
+    finding = told([line(1), line(2, **changes)])["collapse"]
+    assert not finding.fine
+    assert "collapsed" in finding.found
+
+
+def test_a_spread_pinned_by_batchnorm_does_not_hide_a_collapsed_rank():
+    assert "one line" in told([line(1), line(2, embedding_std=1.0, effective_rank=1.05)])["collapse"].found
+
+
+def test_divergence_names_the_loss_and_the_epoch():
+    finding = told([line(1), line(2, **{"loss/rotpl": math.nan}), line(3)])["divergence"]
+    assert not finding.fine
+    assert "loss/rotpl is nan at epoch 2" in finding.found
+
+
+def test_a_loss_that_ends_above_its_start_diverged_and_noise_did_not():
+    assert not told([line(1, loss=1.0), line(2, loss=0.5), line(3, loss=4.0)])["divergence"].fine
+    assert told([line(1, loss=1.0), line(2, loss=0.5), line(3, loss=0.52)])["divergence"].fine
+
+
+def test_waiting_for_images_is_loader_bound():
+    finding = told([line(epoch, data_wait=0.45) for epoch in range(1, 6)])["speed"]
+    assert not finding.fine
+    assert "45 %" in finding.found
+    assert told([line(epoch, data_wait=0.02) for epoch in range(1, 6)])["speed"].fine
+
+
+def test_epochs_that_slowed_down_are_counted():
+    finding = told([line(epoch, images_per_s=300.0 if epoch > 15 else 1000.0) for epoch in range(1, 21)])["speed"]
+    assert not finding.fine
+    assert "5 of 19" in finding.found
+
+
+def test_the_first_epoch_may_be_slow():
+    assert told([line(1, images_per_s=5.0), *(line(epoch) for epoch in range(2, 6))])["speed"].fine
+
+
+def test_a_residual_at_chance_ignores_its_pretext():
+    finding = told([line(1), line(2, **{"loss/rotpl": 1.385})])["pretext"]
+    assert not finding.fine
+    assert "1.386" in finding.found
+
+
+def test_a_knn_that_fell_is_told():
+    assert not told([line(1, knn=60.0), line(2, knn=70.0), line(3, knn=50.0)])["kNN"].fine
+
+
+def test_a_run_without_an_epoch_has_nothing_to_judge_by():
+    (finding,) = diagnose([], resolve("digits/simsiam"))
+    assert not finding.fine
+
+
+def test_simsiam_has_no_pretext_to_ignore():
+    assert "pretext" not in told([{k: v for k, v in line(1).items() if k != "loss/rotpl"}], "digits/simsiam")
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_chance_is_the_loss_of_the_best_head_that_sees_nothing(reduction):
+    specs = [Target("turns", "categorical", classes=4), Target("applied", "binary"), Target("area", "continuous")]
+    rng = np.random.default_rng(0)
+    n = 20_000
+    targets = {
+        "turns": torch.tensor(rng.integers(0, 4, n)),
+        "applied": torch.tensor(rng.random(n) < 0.2).float(),
+        "area": torch.tensor(rng.normal(size=n)).float(),
+    }
+    blind = torch.tensor([0.0, 0, 0, 0, math.log(0.2 / 0.8), 0.0]).expand(n, -1)
+    loss = float(PretextLoss(specs, reduction)(blind, targets))
+    assert chance(specs, reduction, {"applied": 0.2}) == pytest.approx(loss, rel=0.02)
+
+
+def test_how_often_a_target_is_yes_is_taken_from_the_recipes_own_draws():
+    heads = {key: rates for key, _, rates in _heads(resolve("cifar10/prelax-std"))}
+    assert heads["loss/pl"]["grey.applied"] == pytest.approx(0.2, abs=0.03)

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import builtins
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from prelax.config import DataSettings
+from prelax.data import load as load_data
+from prelax.errors import PrelaxError
+from prelax.evaluate import embed
+from prelax.loading import load
+
+
+@pytest.fixture(scope="module")
+def loaded(trained):
+    return load(trained.path)
+
+
+def test_parquet_holds_a_row_an_image_with_path_label_and_vector(loaded, tmp_path):
+    told = embed(loaded, DataSettings(), tmp_path / "digits.parquet", thumbnails=True)
+    digits = load_data(DataSettings(), "test")
+    table = pd.read_parquet(tmp_path / "digits.parquet")
+    assert told["images"] == len(table) == len(digits)
+    assert table["label"].tolist() == [digits.classes[i] for i in digits.labels]
+    np.testing.assert_allclose(np.stack(table["embedding"])[:9], loaded(digits.images[:9]), rtol=1e-4, atol=1e-5)
+    assert table["path"].is_unique
+    picture = Image.open(io.BytesIO(table["image"][4]["bytes"]))
+    np.testing.assert_array_equal(np.array(picture), digits.images[4, 0])
+
+
+def test_npz_holds_the_same_as_arrays(loaded, tmp_path):
+    embed(loaded, DataSettings(), tmp_path / "digits.npz", split="all")
+    arrays = np.load(tmp_path / "digits.npz")
+    assert arrays["embedding"].shape == (1797, 64)
+    assert arrays["embedding"].dtype == np.float32
+    assert (arrays["split"] == "test").sum() == 500
+    assert arrays["label"][0] == str(arrays["label_id"][0])
+
+
+def test_files_of_a_folder_keep_their_paths_and_unknown_labels_are_empty(loaded, tmp_path):
+    (tmp_path / "photos").mkdir()
+    for i in range(6):
+        Image.new("L", (20, 24), i * 30).save(tmp_path / "photos" / f"p{i}.png")
+    data = DataSettings(source="folder", root=tmp_path / "photos", image_size=16, channels=1, test_fraction=0.0,
+                        cache=tmp_path / "cache")  # fmt: skip
+    embed(loaded, data, tmp_path / "photos.parquet", split="train")
+    table = pd.read_parquet(tmp_path / "photos.parquet")
+    assert [path.rsplit("/", 1)[-1] for path in table["path"]] == [f"p{i}.png" for i in range(6)]
+    assert table["label"].isna().all()
+
+
+def test_another_ending_or_split_is_refused_before_any_work(loaded, tmp_path):
+    with pytest.raises(PrelaxError, match="must end in"):
+        embed(loaded, DataSettings(), tmp_path / "digits.csv")
+    with pytest.raises(PrelaxError, match="valid: train, test, all"):
+        embed(loaded, DataSettings(), tmp_path / "digits.npz", split="val")
+    with pytest.raises(PrelaxError, match="parquet"):
+        embed(loaded, DataSettings(), tmp_path / "digits.npz", thumbnails=True)
+
+
+def test_without_pyarrow_the_extra_is_named(loaded, tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name == "pyarrow":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(PrelaxError, match=r"prelax\[tables\]"):
+        embed(loaded, DataSettings(), tmp_path / "digits.parquet")

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prelax.data import ImageSet
+from prelax.errors import PrelaxError
+from prelax.evaluate.labels import few, labelled, unseen
+
+
+def some(n, seed, labels=None):
+    images = torch.randint(0, 256, (n, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    return ImageSet("some", images, torch.zeros(n, dtype=torch.int64) if labels is None else labels, ["a"])
+
+
+def test_test_images_seen_in_pretraining_are_left_out_and_counted():
+    pretraining, test = some(20, 0), some(12, 1)
+    test.images[[2, 7]] = pretraining.images[[5, 11]]
+    kept, dropped = unseen(test, pretraining)
+    assert dropped == 2
+    assert torch.equal(kept.images, test.images[[i for i in range(12) if i not in (2, 7)]])
+
+
+def test_a_test_set_that_is_the_training_set_is_refused():
+    pretraining = some(20, 0)
+    with pytest.raises(PrelaxError, match="20 of the 20 test images"):
+        unseen(pretraining, pretraining)
+
+
+def test_a_clean_test_set_is_untouched():
+    test = some(12, 1)
+    kept, dropped = unseen(test, some(20, 0))
+    assert kept is test
+    assert dropped == 0
+
+
+def test_unknown_labels_are_left_out_and_a_set_without_any_is_refused():
+    known = labelled(some(4, 0, torch.tensor([0, -1, 0, -1])))
+    assert len(known) == 2
+    with pytest.raises(PrelaxError, match="no labels"):
+        labelled(some(4, 0, torch.full((4,), -1)))
+    bare = some(4, 0)
+    bare.labels = None
+    with pytest.raises(PrelaxError, match="no labels"):
+        labelled(bare)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1000), st.sampled_from([0.01, 0.1, 0.5]))
+def test_few_labels_are_stratified_and_belong_to_the_seed(seed, share):
+    labels = torch.randint(0, 5, (300,), generator=torch.Generator().manual_seed(seed))
+    rows = few(labels, share=share, seed=seed)
+    for label in range(5):
+        members = int((labels == label).sum())
+        assert int((labels[rows] == label).sum()) == max(1, round(share * members))
+    assert torch.equal(rows, few(labels, share=share, seed=seed))
+    assert len(rows.unique()) == len(rows)
+
+
+def test_another_seed_draws_other_images():
+    labels = torch.arange(100) % 5
+    assert not torch.equal(few(labels, per_class=3, seed=0), few(labels, per_class=3, seed=1))
+    assert labels[few(labels, per_class=3)].bincount().tolist() == [3] * 5
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"share": 0.0}, {"share": 2.0}, {"per_class": 0}, {"share": 0.1, "per_class": 1}]
+)
+def test_a_few_that_makes_no_sense_is_refused(asked):
+    with pytest.raises(PrelaxError):
+        few(torch.arange(10), **asked)

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torchvision.transforms import v2
+
+from prelax.config import resolve
+from prelax.errors import PrelaxError
+from prelax.evaluate.features import fingerprint
+from prelax.loading import Preprocess, load, save_hub
+from prelax.nets import backbone
+from prelax.run import Run
+
+
+def pixels(*shape):
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_run_gives_its_backbone_back_in_eval_mode(run):
+    loaded = load(run.path)
+    assert not any(part.training for part in loaded.backbone.modules())
+    for name, tensor in run.load_backbone().items():
+        assert torch.equal(loaded.backbone.state_dict()[name], tensor)
+    images = pixels(5, 1, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(images), loaded.backbone(loaded.preprocess(images)))
+
+
+def test_images_of_the_trained_size_are_only_normalised():
+    pre = Preprocess(16, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
+    images = pixels(3, 3, 16, 16)
+    theirs = v2.functional.normalize(images / 255.0, [0.4, 0.5, 0.6], [0.2, 0.25, 0.3])
+    torch.testing.assert_close(pre(images), theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_larger_images_keep_their_central_seven_eighths_as_torchvision_resizes_it():
+    pre = Preprocess(128, (0.0,), (1.0,))
+    images = pixels(2, 3, 160, 160)
+    theirs = v2.functional.resize(v2.functional.center_crop(images.float(), [140, 140]), [128, 128], antialias=True)
+    torch.testing.assert_close(pre(images) * 255, theirs, atol=1e-3, rtol=1e-4)
+
+
+def test_oblong_and_small_images_come_out_at_the_trained_size():
+    pre = Preprocess(32, (0.5,), (0.5,))
+    assert pre(pixels(2, 1, 40, 90)).shape == (2, 1, 32, 32)
+    assert pre(pixels(2, 1, 8, 12)).shape == (2, 1, 32, 32)
+
+
+def test_images_the_backbone_cannot_take_are_refused():
+    pre = Preprocess(16, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
+    with pytest.raises(PrelaxError, match="uint8"):
+        pre(torch.rand(2, 3, 16, 16))
+    with pytest.raises(PrelaxError, match="channels=3"):
+        pre(pixels(2, 1, 16, 16))
+
+
+def test_weights_of_another_architecture_are_refused_in_one_line(run):
+    run.save_backbone(backbone("resnet18", "small", 1).state_dict())
+    with pytest.raises(PrelaxError, match="not of a resnet8") as caught:
+        load(run.path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_and_a_foreign_weight_are_named(run):
+    state = run.load_backbone()
+    without = {name: tensor for name, tensor in state.items() if name != "layer2.0.conv1.weight"}
+    run.save_backbone(without)
+    with pytest.raises(PrelaxError, match=r"layer2\.0\.conv1\.weight is missing"):
+        load(run.path)
+    run.save_backbone({**state, "fc.weight": torch.zeros(2, 2)})
+    with pytest.raises(PrelaxError, match=r"fc\.weight is not one of its names"):
+        load(run.path)
+
+
+@pytest.mark.parametrize(("stem", "size"), [("small", 3), ("imagenet", 7)])
+def test_the_stem_that_was_chosen_in_training_is_read_from_the_weights(tmp_path, stem, size):
+    run = Run.create(tmp_path / "r", resolve("cifar10/simsiam"))
+    run.save_backbone(backbone("resnet18", stem, 3).state_dict())
+    assert load(run.path).backbone.conv1.kernel_size == (size, size)
+
+
+def test_random_weights_belong_to_their_seed_and_leave_the_global_generator_alone(run):
+    loaded = load(run.path)
+    before = torch.random.get_rng_state()
+    one, same, other = loaded.fresh(0), loaded.fresh(0), loaded.fresh(1)
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert fingerprint(one) == fingerprint(same)
+    assert fingerprint(one) not in (fingerprint(other), fingerprint(loaded.backbone))
+
+
+def test_the_encoder_of_the_checkpoint_has_the_backbone_of_the_run(run):
+    loaded = load(run.path)
+    encoder = loaded.encoder()
+    assert fingerprint(encoder.backbone) == fingerprint(loaded.backbone)
+    with torch.no_grad():
+        assert encoder(loaded.preprocess(pixels(4, 1, 16, 16))).shape == (4, 32)
+
+
+def test_without_a_checkpoint_the_encoder_is_refused(run):
+    for path in run.path.glob("checkpoint*"):
+        path.unlink()
+    with pytest.raises(PrelaxError, match="no checkpoint"):
+        load(run.path).encoder()
+
+
+def test_the_hub_layout_loads_as_the_run_does_and_tells_no_paths(run, tmp_path):
+    run.write_eval("knn", {"protocol": "knn", "dataset": "digits", "accuracy": 91.25, "std": 0.0, "floor": 62.5})
+    folder = save_hub(run, tmp_path / "hub")
+    images = pixels(6, 1, 16, 16)
+    torch.testing.assert_close(load(folder)(images), load(run.path)(images))
+    card = (folder / "README.md").read_text()
+    assert "91.25" in card
+    assert "62.50" in card
+    assert "prelax-rot" in card
+    assert str(tmp_path) not in card + (folder / "config.json").read_text()
+
+
+def test_a_damaged_hub_folder_is_refused_in_one_line(run, tmp_path):
+    folder = save_hub(run, tmp_path / "hub")
+    (folder / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(PrelaxError, match="cannot be read"):
+        load(folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(PrelaxError, match=r"no model\.safetensors"):
+        load(folder)
+    (folder / "config.json").write_text(json.dumps({"architectures": ["ViT"]}))
+    with pytest.raises(PrelaxError, match="not written by prelax"):
+        load(folder)
+
+
+def test_weights_without_a_convolution_are_no_backbone(run):
+    save_file({"weight": torch.zeros(2, 2)}, run.path / "backbone.safetensors")
+    with pytest.raises(PrelaxError, match="no convolution"):
+        load(run.path)

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from prelax.config import DataSettings, EvaluateSettings
+from prelax.data import load as load_data
+from prelax.errors import PrelaxError
+from prelax.evaluate import PROTOCOLS, evaluate, probe, protocols, subject
+from prelax.evaluate.features import fingerprint
+from prelax.evaluate.finetune import Tuning, finetune, tune
+from prelax.evaluate.knn import knn_accuracy
+from prelax.evaluate.linear import Protocol
+from prelax.evaluate.probe import backbone_knn, knn, knn_few, linear, linear_fast, linear_tta, logistic
+from prelax.evaluate.protocols import PROBES
+from prelax.evaluate.subject import probe_crops, random_subject, settle_norms
+from prelax.evaluate.transfer import transfer
+from prelax.loading import load
+
+SHORT = Protocol(lr=0.5, epochs=4, batch_size=128)
+
+
+@pytest.fixture(scope="module")
+def loaded(trained):
+    return load(trained.path)
+
+
+@pytest.fixture(scope="module")
+def judged(loaded):
+    return subject.subject(loaded)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setitem(probe.LINEAR, "simsiam", SHORT)
+
+
+def test_a_result_is_written_with_floor_settings_and_seconds(run):
+    (result,) = evaluate(run, ["knn"], device="cpu")
+    written = json.loads((run.path / "eval" / "knn.json").read_text())
+    assert {key: written[key] for key in result} == json.loads(json.dumps(result))
+    assert written["prelax"]
+    assert written["date"]
+    assert result["settings"]["k"] == 20
+    assert result["settings"]["T"] == 0.1
+    assert 0 < result["floor"] <= 100
+    assert result["test_images"] == 500
+    assert result["seconds"] > 0
+
+
+def test_the_knn_figure_is_that_of_the_plain_function(judged, loaded):
+    train, test = load_data(DataSettings(), "train"), load_data(DataSettings(), "test")
+    plain = knn_accuracy(loaded(train.images), train.labels, loaded(test.images), test.labels, 20, 0.1)
+    assert knn(judged, loaded.settings.evaluate).score.mean == plain
+    assert backbone_knn(loaded.backbone, loaded.settings, train, test, "cpu") == plain
+
+
+def test_k_is_clamped_to_the_training_images_and_the_result_says_so(judged):
+    told = knn(judged, EvaluateSettings(knn_k=100_000)).settings
+    assert (told["k"], told["asked_k"]) == (1297, 100_000)
+
+
+@pytest.mark.parametrize("name", ["linear", "linear-fast", "linear-tta", "knn", "logistic", "retrieval"])
+def test_no_probe_moves_the_backbone(judged, loaded, short, name):
+    before = fingerprint(loaded.backbone)
+    PROBES[name](judged, loaded.settings.evaluate, [0])
+    assert fingerprint(loaded.backbone) == before
+    assert not loaded.backbone.training
+
+
+@pytest.mark.parametrize("probing", [linear, linear_fast])
+def test_a_backbone_that_learns_during_a_probe_voids_the_figure(loaded, short, monkeypatch, probing):
+    case = subject.subject(loaded)
+    weight = loaded.backbone.layer3[0].conv1.weight
+    kept = weight.detach().clone()
+    cropped = subject.Subject.cropped
+
+    def nudging(self, run, pixels, epoch):
+        with torch.no_grad():
+            weight[0, 0, 0, 0] += 1e-4
+        return cropped(self, run, pixels, epoch)
+
+    monkeypatch.setattr(subject.Subject, "cropped", nudging)
+    try:
+        with pytest.raises(PrelaxError, match="weights changed"):
+            probing(case, loaded.settings.evaluate, [0])
+    finally:
+        with torch.no_grad():
+            weight.copy_(kept)
+
+
+def test_a_probe_in_training_mode_voids_the_figure(loaded, short, monkeypatch):
+    case = subject.subject(loaded)
+    cropped = subject.Subject.cropped
+
+    def waking(self, run, pixels, epoch):
+        self.backbone.layer1.train()
+        return cropped(self, run, pixels, epoch)
+
+    monkeypatch.setattr(subject.Subject, "cropped", waking)
+    before = {name: tensor.clone() for name, tensor in loaded.backbone.state_dict().items()}
+    try:
+        with pytest.raises(PrelaxError, match="training mode"):
+            linear(case, loaded.settings.evaluate, [0])
+    finally:
+        loaded.backbone.load_state_dict(before)
+        loaded.backbone.eval()
+
+
+def test_the_fast_probe_with_a_set_of_crops_an_epoch_is_the_papers_probe(judged, loaded, short):
+    settings = loaded.settings.evaluate
+    slow, fast = linear(judged, settings, [0, 1]), linear_fast(judged, settings, [0, 1], sets=SHORT.epochs)
+    assert fast.score.accuracies == slow.score.accuracies
+
+
+def test_crops_differ_by_epoch_and_repeat(judged):
+    banks = judged.cached_crops(2)
+    assert not torch.allclose(banks[0], banks[1], atol=1e-2)
+    judged.kept.pop("crops-2")
+    assert torch.equal(judged.cached_crops(2), banks)
+
+
+def test_digits_are_never_mirrored_in_a_probe_and_photos_are(loaded):
+    assert [op.name for op in probe_crops(loaded).ops] == ["crop", "normalise"]
+    assert probe_crops(loaded).ops[0].scale == (0.4, 1.0)
+    photos = loaded.settings.model_copy(update={"data": DataSettings(source="cifar10")})
+    from dataclasses import replace
+
+    ops = probe_crops(replace(loaded, settings=photos, channels=3)).ops
+    assert [op.name for op in ops] == ["crop", "flip", "normalise"]
+    assert ops[0].scale == (0.08, 1.0)
+
+
+def test_few_labels_are_averaged_over_draws(judged, loaded):
+    told = knn_few(judged, loaded.settings.evaluate, [0, 1, 2], per_class=10)
+    assert len(set(told.score.accuracies)) > 1
+    assert told.settings["labels"] == 100
+    assert told.settings["k"] == 10
+    assert told.score.mean < knn(judged, loaded.settings.evaluate).score.mean
+
+
+def test_test_time_views_are_averaged(judged, loaded, short):
+    told = linear_tta(judged, loaded.settings.evaluate, [0])
+    assert told.settings["test_views"] == 6  # whole and five boxes; digits are not mirrored
+
+
+def test_more_labels_are_worth_more(judged, loaded):
+    settings = loaded.settings.evaluate
+    one = PROBES["linear-1pct"](judged, settings, [0, 1]).score.mean
+    ten = PROBES["linear-10pct"](judged, settings, [0, 1]).score.mean
+    assert one < ten < logistic(judged, settings).score.mean
+
+
+def test_the_floor_is_the_same_probe_on_random_weights(judged, loaded):
+    floor = random_subject(judged, loaded)
+    assert fingerprint(floor.backbone) != fingerprint(judged.backbone)
+    again = random_subject(judged, loaded)
+    assert knn(floor, loaded.settings.evaluate).score.mean == knn(again, loaded.settings.evaluate).score.mean
+
+
+def test_settled_norms_know_the_statistics_of_the_images(judged, loaded):
+    net = settle_norms(loaded.fresh(0), judged, images=512)
+    caught = []
+    handle = net.bn1.register_forward_hook(lambda module, args, out: caught.append(out.clone()))  # ReLU is in place
+    with torch.no_grad():
+        net(judged.preprocess(judged.train.images))
+    handle.remove()
+    assert caught[0].mean((0, 2, 3)).abs().max() < 0.1
+    assert (caught[0].std((0, 2, 3)) - 1).abs().max() < 0.1
+
+
+def test_test_images_seen_in_pretraining_never_count(run, monkeypatch):
+    real = subject.load
+
+    def leaking(settings, split):
+        images = real(settings, split)
+        if split == "test":
+            images.images[:7] = real(settings, "train").images[:7]
+        return images
+
+    monkeypatch.setattr(subject, "load", leaking)
+    (result,) = evaluate(run, ["knn"], device="cpu")
+    assert result["test_images_left_out_as_seen"] == 7
+    assert result["test_images"] == 493
+
+
+def test_a_run_evaluated_on_its_own_training_images_is_refused(run, monkeypatch):
+    real = subject.load
+    monkeypatch.setattr(subject, "load", lambda settings, split: real(settings, "train"))
+    with pytest.raises(PrelaxError, match="were in pre-training"):
+        evaluate(run, ["knn"], device="cpu")
+
+
+def test_fine_tuning_learns_and_leaves_the_backbone_as_it_was(judged, loaded):
+    before = fingerprint(loaded.backbone)
+    tuning = Tuning(epochs=3, batch_size=128, least_steps=1)
+    told = finetune(judged, loaded.settings.evaluate, [0], share=1.0, tuning=tuning)
+    assert fingerprint(loaded.backbone) == before
+    assert told.score.mean > 50
+    net, _ = tune(judged.only(torch.arange(64)), Tuning(epochs=1, batch_size=32, least_steps=1), 0)
+    assert fingerprint(net) != before
+
+
+def test_fine_tuning_on_few_labels_takes_more_epochs():
+    assert Tuning().epochs_for(13) == 300
+    assert Tuning().epochs_for(50_000) == 30
+
+
+def other_digits(folder):
+    """Digits as files: another dataset with labels of its own."""
+    for split in ("train", "test"):
+        images = load_data(DataSettings(), split)
+        for row in range(0, 120):
+            label = int(images.labels[row])
+            if label < 3:
+                path = folder / split / f"class{label}"
+                path.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(255 - images.images[row, 0].numpy()).save(path / f"{row}.png")
+
+
+def test_transfer_is_a_matrix_of_runs_by_datasets(run, tmp_path):
+    other_digits(tmp_path / "negatives")
+    target = DataSettings(source="folder", root=tmp_path / "negatives" / "train", image_size=16, channels=1,
+                          test_root=tmp_path / "negatives" / "test", cache=tmp_path / "cache")  # fmt: skip
+    matrix = transfer([run], [run.settings.data, target], protocol="knn", device="cpu")
+    assert (len(matrix["accuracy"]), len(matrix["accuracy"][0])) == (1, 2)
+    assert matrix["targets"] == ["digits", "train"]
+    assert {"knn", "knn-train"} <= set(run.evals())
+    assert run.evals()["knn-train"]["classes"] == 3
+
+
+def test_an_unknown_protocol_or_dataset_is_refused_before_any_work(run):
+    with pytest.raises(PrelaxError, match="did you mean linear"):
+        evaluate(run, ["liner"], device="cpu")
+    with pytest.raises(PrelaxError, match="no dataset"):
+        evaluate(run, ["knn"], on="cifar11", device="cpu")
+    assert not run.evals()
+
+
+def test_a_dataset_of_other_channels_is_refused(run, tmp_path):
+    for split in ("train", "test"):
+        for label in ("a", "b"):
+            (tmp_path / split / label).mkdir(parents=True)
+            for i in range(3):
+                Image.new("RGB", (16, 16), (i * 40, 9, 7)).save(tmp_path / split / label / f"{i}.png")
+    data = DataSettings(source="folder", root=tmp_path / "train", test_root=tmp_path / "test", image_size=16,
+                        channels=3, cache=tmp_path / "cache")  # fmt: skip
+    with pytest.raises(PrelaxError, match="channels=1"):
+        evaluate(run, ["knn"], on=data, device="cpu")
+
+
+def test_every_protocol_has_a_line_and_something_that_runs_it():
+    assert set(PROBES) | {"residual"} == set(PROTOCOLS)
+    assert set(protocols.FLOOR.values()) <= set(PROBES)

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from prelax.evaluate import evaluate
+from prelax.evaluate.features import fingerprint
+from prelax.evaluate.residual import ask, moved, probe_residual, read_off
+from prelax.loading import load
+from prelax.record import Target
+
+ANGLE = Target("rotation.turns", "categorical", classes=4)
+AREA = Target("crop.area", "continuous")
+FLIP = Target("flip.applied", "binary")
+
+
+def noise(n, d=6, seed=0):
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_residual_that_holds_a_parameter_tells_it_and_noise_does_not():
+    truth = torch.arange(400) % 4
+    telling = noise(400) + 4 * torch.nn.functional.one_hot(truth, 6)
+    told = read_off(telling[:300], truth[:300], telling[300:], truth[300:], ANGLE)
+    deaf = read_off(noise(300), truth[:300], noise(100, seed=1), truth[300:], ANGLE)
+    assert told["accuracy"] > 85
+    assert told["floor"] == 25
+    assert deaf["accuracy"] < 40
+
+
+def test_a_number_is_told_as_the_share_of_its_variance():
+    x = noise(500)
+    area = x[:, 2] + 0.5 * noise(500, 1, seed=3)[:, 0]  # 80 % of the variance is in x
+    told = read_off(x[:400], area[:400], x[400:], area[400:], AREA)
+    assert told["r2"] == pytest.approx(80, abs=8)
+    assert told["floor"] == 0
+
+
+def test_the_floor_of_a_yes_or_no_is_the_more_frequent_answer():
+    answer = (torch.arange(200) % 5 == 0).float()  # a fifth are yes
+    told = read_off(noise(150), answer[:150], noise(50, seed=1), answer[150:], FLIP)
+    assert told["floor"] == 80
+
+
+def test_a_parameter_that_never_varies_is_not_asked_about():
+    assert read_off(noise(50), torch.zeros(50), noise(20), torch.zeros(20), FLIP) is None
+
+
+def test_every_recorded_parameter_is_asked_of_residual_and_features_on_held_out_images(run):
+    (result,) = evaluate(run, ["residual"], device="cpu")
+    for part in ("targets", "features"):
+        assert set(result[part]) == {"crop.y", "crop.x", "crop.area", "crop.aspect", "noise.sigma", "rotation.turns"}
+    assert "accuracy" in result["targets"]["rotation.turns"]
+    assert "r2" in result["targets"]["crop.x"]
+    assert "500 test images" in result["settings"]["asked_about"]
+    assert run.evals()["residual"]["targets"] == result["targets"]
+
+
+def test_the_residual_is_the_difference_of_the_embeddings_of_the_recorded_views(run):
+    loaded = load(run.path)
+    encoder = loaded.encoder()
+    images = torch.randint(0, 256, (9, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    got = ask(loaded, encoder, images, seed=5)
+    still = got.relaxed["rotation.turns"] == 0  # not turned: x3 is x1
+    assert bool(still.any())
+    assert got.r31[still].abs().max() < 1e-4
+    assert got.r31[~still].abs().max() > 1e-2
+    torch.testing.assert_close(got.h1[still], got.h3[still], atol=1e-5, rtol=1e-4)
+
+
+def test_what_is_done_moves_features_less_than_another_image_and_the_backbone_is_not_moved(run):
+    loaded = load(run.path)
+    before = fingerprint(loaded.backbone)
+    images = torch.randint(0, 256, (40, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    cosine = moved(loaded, images, 0)
+    assert set(cosine) == {"other images", "crop", "noise", "rotation"}
+    assert all(-1 <= value <= 1.0001 for value in cosine.values())
+    assert cosine["noise"] > cosine["other images"]
+    assert fingerprint(loaded.backbone) == before
+
+
+def test_a_method_without_a_third_view_is_asked_about_rotation_too(run):
+    """SimSiam's residual is compared with Prelax's on the same views."""
+    config = run.path / "config.yaml"
+    config.write_text(config.read_text().replace("name: prelax-rot", "name: simsiam"))
+    result = probe_residual(run, load(run.path), images=200)
+    assert result["method"] == "simsiam"
+    assert "rotation.turns" in result["targets"]

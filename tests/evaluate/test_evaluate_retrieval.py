@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import builtins
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from prelax.config import DataSettings
+from prelax.data import load as load_data
+from prelax.errors import PrelaxError
+from prelax.evaluate.retrieval import nearest, precision_at, search
+from prelax.loading import load
+
+
+@pytest.fixture(params=["faiss", "torch"])
+def engine(request, monkeypatch):
+    if request.param == "torch":
+        real = builtins.__import__
+
+        def without_faiss(name, *args, **kwargs):
+            if name == "faiss":
+                raise ImportError(name)
+            return real(name, *args, **kwargs)
+
+        monkeypatch.setattr(builtins, "__import__", without_faiss)
+    return request.param
+
+
+def by_numpy(gallery, queries, k):
+    gallery, queries = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (gallery, queries))
+    return np.argsort(-(queries @ gallery.T), axis=1)[:, :k]
+
+
+def test_nearest_is_the_largest_cosine(engine):
+    rng = np.random.default_rng(0)
+    gallery, queries = rng.normal(size=(60, 8)), rng.normal(size=(7, 8))
+    cosine, rows = nearest(torch.tensor(gallery), torch.tensor(queries), 5)
+    np.testing.assert_array_equal(rows, by_numpy(gallery, queries, 5))
+    assert bool((cosine[:, :-1] >= cosine[:, 1:]).all())
+
+
+def test_no_image_finds_itself_and_copies_find_each_other(engine):
+    x = torch.randn(20, 6, generator=torch.Generator().manual_seed(0))
+    x[7] = x[3]
+    _, rows = nearest(x, x, 4, skip_self=True)
+    assert rows.shape == (20, 4)
+    assert not bool((rows == torch.arange(20)[:, None]).any())
+    assert rows[3, 0] == 7
+    assert rows[7, 0] == 3
+
+
+def test_precision_is_the_share_of_neighbours_of_the_same_class(engine):
+    rng = np.random.default_rng(1)
+    x, labels = rng.normal(size=(40, 5)), rng.integers(0, 3, 40)
+    order = by_numpy(x, x, 40)
+    shares = [np.mean([labels[j] == labels[i] for j in row if j != i][:6]) for i, row in enumerate(order)]
+    assert precision_at(torch.tensor(x), torch.tensor(labels), 6) == pytest.approx(100 * np.mean(shares))
+
+
+def test_search_finds_the_picture_itself_and_draws_it(trained, tmp_path):
+    digits = load_data(DataSettings(), "train")
+    Image.fromarray(digits.images[41, 0].numpy()).save(tmp_path / "query.png")
+    found = search(load(trained.path), DataSettings(), [tmp_path / "query.png"], tmp_path / "out" / "found.png", k=3)
+    assert found[0][0]["row"] == 41
+    assert found[0][0]["cosine"] == pytest.approx(1.0, abs=1e-3)
+    assert found[0][0]["class"] == digits.classes[int(digits.labels[41])]
+    with Image.open(tmp_path / "out" / "found.png") as picture:
+        assert picture.size[0] > picture.size[1]
+
+
+@pytest.mark.parametrize("content", [None, b"not a picture"])
+def test_a_query_that_is_no_picture_is_refused_in_one_line(trained, tmp_path, content):
+    if content is not None:
+        (tmp_path / "q.jpg").write_bytes(content)
+    with pytest.raises(PrelaxError, match=r"q\.jpg"):
+        search(load(trained.path), DataSettings(), [tmp_path / "q.jpg"], tmp_path / "out.png")
+
+
+def test_a_picture_of_an_unknown_kind_is_refused(trained, tmp_path):
+    Image.new("L", (16, 16)).save(tmp_path / "q.png")
+    with pytest.raises(PrelaxError, match="cannot draw"):
+        search(load(trained.path), DataSettings(), [tmp_path / "q.png"], tmp_path / "out.xyz", k=2)
