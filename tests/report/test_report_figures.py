@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from PIL import Image
 
 from prelax.errors import PrelaxError
 from prelax.report import figures
+from prelax.report.rows import reverse_rows, sensitivity_rows
 from prelax.report.style import COLUMN
 from prelax.run import Run
 
@@ -97,3 +99,55 @@ def test_a_run_without_curves_is_refused(run_folder: Callable[..., Run], tmp_pat
     run.write("metrics.jsonl", "")
     with pytest.raises(PrelaxError, match="no curves"):
         figures.draw_dynamics([run], tmp_path / "dynamics")
+
+
+def test_sensitivity_is_read_from_the_runs_of_a_sweep(run_folder: Callable[..., Run], tmp_path: Path) -> None:
+    runs = []
+    for alpha, gamma, accuracy in (
+        (1.0, 0.1, 90.0),
+        (0.5, 0.1, 92.0),
+        (0.0, 0.1, 91.0),
+        (1.0, 0.5, 80.0),
+        (0.5, 0.5, 1.0),
+    ):
+        run = run_folder(
+            tmp_path / f"{alpha}-{gamma}", epochs=1, pairs=(f"method.alpha={alpha}", f"method.gamma={gamma}")
+        )
+        run.write_eval("linear-digits", {"protocol": "linear", "dataset": "digits", "accuracy": accuracy})
+        runs.append(run)
+    told = {(row["coefficient"], row["value"]): row["accuracy"] for row in sensitivity_rows(runs)}
+    held = {("alpha", 0.0): 91.0, ("alpha", 0.5): 92.0, ("alpha", 1.0): 90.0}  # not the run that differs twice
+    assert held.items() <= told.items()
+    assert not [key for key in told if key[0] == "beta"]
+    assert is_a_column_wide(figures.draw("sensitivity", [run.path for run in runs], tmp_path / "figure"))
+
+
+def test_reverse_is_read_from_runs_and_seeds_are_averaged(run_folder: Callable[..., Run], tmp_path: Path) -> None:
+    runs = []
+    for reverse, seed, accuracy in (("false", 0, 90.0), ("true", 0, 92.0), ("true", 1, 94.0)):
+        run = run_folder(tmp_path / f"{reverse}-{seed}", "prelax-std", 1, (f"method.reverse={reverse}",), seed)
+        run.write_eval("linear-digits", {"protocol": "linear", "dataset": "digits", "accuracy": accuracy})
+        runs.append(run)
+    (row,) = reverse_rows(runs)
+    assert (row["loss"], row["normal"], row["reverse"]) == ("prelax-std", 90.0, 93.0)
+    assert row["reverse_std"] == pytest.approx(2**0.5)
+    with pytest.raises(PrelaxError, match="reverse"):
+        reverse_rows(runs[:1])
+
+
+def test_every_figure_can_be_asked_for_by_name(run_folder: Callable[..., Run], tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", epochs=2)
+    rows = tmp_path / "rows.json"
+    rows.write_text(json.dumps({"rows": AUGMENTATIONS}))
+    assert is_a_column_wide(figures.draw("dynamics", [run.path], tmp_path / "a"))
+    assert is_a_column_wide(figures.draw("augmentations", [rows], tmp_path / "b"))
+    for name, inputs, said in (
+        ("dynamic", [run.path], "did you mean dynamics"),
+        ("tsne", [run.path, run.path], "of one run"),
+        ("dynamics", [], "needs something to draw"),
+        ("augmentations", [tmp_path / "none.json"], "cannot read"),
+        ("augmentations", [run.path / "config.yaml"], "not JSON"),
+        ("sensitivity", [run.path], "sweep"),
+    ):
+        with pytest.raises(PrelaxError, match=said):
+            figures.draw(name, inputs, tmp_path / "c")

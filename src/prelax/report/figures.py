@@ -11,15 +11,19 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import Polygon, Rectangle
 
+from prelax.config import nearest
 from prelax.errors import PrelaxError
 from prelax.report import embedding
 from prelax.report.gather import DYNAMICS, bars, line, names
+from prelax.report.rows import read_rows, reverse_rows, sensitivity_rows
 from prelax.report.sprites import rgb
 from prelax.report.style import DASHES, MARKERS, PALETTE, RIGHT, WRONG, figure
 from prelax.report.sweeps import draw_bars, draw_reverse, draw_sensitivity
 from prelax.run import Run
 
 __all__ = [
+    "FIGURES",
+    "draw",
     "draw_bars",
     "draw_dynamics",
     "draw_residual_probe",
@@ -30,6 +34,48 @@ __all__ = [
 ]
 
 Runs = Sequence[Run | Path | str]
+
+FIGURES = {
+    "dynamics": "accuracy, similarity loss and residual norm by epoch; of one or several runs",
+    "tsne": "t-SNE of the test set; of one run",
+    "retrieval": "random test images and their 15 nearest; of one run",
+    "residual": "what a linear reader tells from the residual; of runs with `prelax evaluate --protocol residual`",
+    "sensitivity": "accuracy over alpha, beta and gamma; of the runs of a sweep, or a JSON file of rows",
+    "reverse": "normal against reverse residual; of runs with and without method.reverse, or a JSON file of rows",
+    "augmentations": "what each augmentation does to a supervised model (Fig. 1a); of a JSON file of rows",
+}
+
+
+def draw(
+    name: str,
+    inputs: Sequence[Path | str],
+    path: Path | str,
+    *,
+    points: int = 2000,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> list[Path]:
+    """A figure of ``FIGURES`` by name, from run folders (or a JSON file of rows); the PNG and SVG written."""
+    if name not in FIGURES:
+        raise PrelaxError(f"no figure {name!r}{nearest(name, FIGURES)}")
+    if not inputs:
+        raise PrelaxError(f"figure {name} needs something to draw: {FIGURES[name]}")
+    if name in ("tsne", "retrieval"):
+        if len(inputs) > 1:
+            raise PrelaxError(f"figure {name} is of one run; {len(inputs)} were given")
+        if name == "tsne":
+            return draw_tsne(inputs[0], path, points=points, seed=seed, device=device)
+        return draw_retrieval(inputs[0], path, seed=seed, device=device)
+    if name == "dynamics":
+        return draw_dynamics(inputs, path)
+    if name == "residual":
+        return draw_residual_probe(inputs, path)
+    if name == "augmentations":
+        return draw_bars(read_rows(inputs[0]), path)
+    from_file = len(inputs) == 1 and Path(inputs[0]).suffix == ".json"
+    if name == "sensitivity":
+        return draw_sensitivity(read_rows(inputs[0]) if from_file else sensitivity_rows(opened(inputs)), path)
+    return draw_reverse(read_rows(inputs[0]) if from_file else reverse_rows(opened(inputs)), path)
 
 
 def opened(runs: Runs) -> list[Run]:

@@ -91,9 +91,9 @@ def draw_sensitivity(points: Sequence[Mapping[str, Any]], path: Path | str) -> l
             axes.set_xlabel(greek.get(coefficient, coefficient))
             axes.grid(axis="y")
         grid[0].set_ylabel("linear accuracy (%)")
-        handles, labels = grid[0].get_legend_handles_labels()
+        handles = {text: h for axes in grid for h, text in zip(*axes.get_legend_handles_labels(), strict=True)}
         if len(methods) > 1:
-            drawing.legend(handles, labels, loc="outside lower center", ncols=len(methods))
+            drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(methods))
     return written
 
 

@@ -1,0 +1,92 @@
+"""Rows of the figures that compare many runs, read from the run folders themselves."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prelax.errors import PrelaxError
+from prelax.report.gather import headline, results
+from prelax.run import Run
+
+COEFFICIENTS = ("alpha", "beta", "gamma")
+
+
+def scores(runs: Sequence[Run]) -> list[tuple[Any, float]]:
+    """The method's settings and the accuracy (linear before kNN) of every run that was evaluated."""
+    found = []
+    for run in runs:
+        settings = run.settings
+        row = headline(results([run.evals()]), 0, settings.data.source)
+        cell = row.cells[0] if row is not None and row.measure == "accuracy" else None
+        if cell is not None and cell.value is not None:
+            found.append((settings.method, cell.value))
+    if not found:
+        raise PrelaxError(f"none of the {len(runs)} runs was evaluated; do so with `prelax evaluate RUN`")
+    return found
+
+
+def spread(values: Sequence[float], name: str = "accuracy", std: str = "std") -> dict[str, float]:
+    """Mean over seeds, and their standard deviation where there are several."""
+    told = {name: statistics.fmean(values)}
+    return told | ({std: statistics.stdev(values)} if len(values) > 1 else {})
+
+
+def sensitivity_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Accuracy over each coefficient, from runs that differ in it alone; seeds are averaged.
+
+    The other coefficients are held at the values most runs of the method have.
+    """
+    rows: list[dict[str, Any]] = []
+    scored = scores(runs)
+    for method in dict.fromkeys(settings.name for settings, _ in scored):
+        mine = [(settings, value) for settings, value in scored if settings.name == method]
+        usual = {name: statistics.mode(getattr(settings, name) for settings, _ in mine) for name in COEFFICIENTS}
+        for name in COEFFICIENTS:
+            rest = [other for other in COEFFICIENTS if other != name]
+            held = [(s, value) for s, value in mine if all(getattr(s, other) == usual[other] for other in rest)]
+            by_value: dict[float, list[float]] = {}
+            for settings, value in held:
+                by_value.setdefault(getattr(settings, name), []).append(value)
+            if len(by_value) > 1:
+                rows += [
+                    {"method": method, "coefficient": name, "value": at, **spread(values)}
+                    for at, values in sorted(by_value.items())
+                ]
+    if not rows:
+        raise PrelaxError("no two runs differ in alpha, beta or gamma alone; give the runs of a sweep")
+    return rows
+
+
+def reverse_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Accuracies with the normal and with the reverse residual, a row a method; seeds are averaged."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for settings, value in scores(runs):
+        kind = "reverse" if settings.reverse else "normal"
+        found.setdefault(settings.name, {}).setdefault(kind, []).append(value)
+    rows: list[dict[str, Any]] = []
+    for method, pair in found.items():
+        row: dict[str, Any] = {"loss": method}
+        for kind, values in pair.items():
+            row |= spread(values, kind, f"{kind}_std")
+        rows.append(row)
+    if not any("reverse" in row for row in rows):
+        raise PrelaxError("none of the runs has method.reverse=true; give runs with and without it")
+    return rows
+
+
+def read_rows(path: Path | str) -> list[Mapping[str, Any]]:
+    """The rows in a JSON file: a list, or what stands under ``rows``."""
+    try:
+        told = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PrelaxError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError:
+        raise PrelaxError(f"{path} is not JSON") from None
+    rows = told.get("rows") if isinstance(told, Mapping) else told
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        raise PrelaxError(f"{path} holds no rows: a JSON list of objects, or such a list under 'rows'")
+    return rows
