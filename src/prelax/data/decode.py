@@ -6,10 +6,11 @@ Runs in worker processes, so it needs NumPy and Pillow alone.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ EXTENSIONS = frozenset(
 )
 MAX_PIXELS = 100_000_000  # a larger image is skipped: 10,000 x 10,000 in colour is 300 MB in each decoding process
 MAX_CHANNELS = 64
+
+Source = str | bytes  # a path, or the contents of a file
 
 
 class Unreadable(Exception):
@@ -48,11 +51,11 @@ class Plan:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[Image.Image]:
+def _opened(source: Source) -> Iterator[Image.Image]:
     """A Pillow image, its header read; the size is checked before any pixel is."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # bombs are refused below; EXIF and palette complaints help nobody here
-        with Image.open(path) as image:
+        with Image.open(source if isinstance(source, str) else io.BytesIO(source)) as image:
             check_size(*image.size)
             yield image
 
@@ -67,9 +70,13 @@ def check_size(width: int, height: int, channels: int = 3) -> None:
         raise Unreadable("no pixels")
 
 
-def _check_file(path: str) -> None:
+def _check_file(source: Source) -> None:
     """Refuses what must not be opened: a pipe would block for ever."""
-    status = os.stat(path)
+    if isinstance(source, bytes):
+        if not source:
+            raise Unreadable("empty file")
+        return
+    status = os.stat(source)
     if not stat.S_ISREG(status.st_mode):
         raise Unreadable("not a regular file")
     if status.st_size == 0:
@@ -105,9 +112,16 @@ def _to_array(image: Image.Image) -> np.ndarray:
     return array if array.ndim == 3 else array[:, :, None]  # H x W x C
 
 
-def _npy(path: str, channels: int | None) -> np.ndarray:
+def _is_npy(source: Source) -> bool:
+    return source.lower().endswith(".npy") if isinstance(source, str) else source.startswith(b"\x93NUMPY")
+
+
+def _npy(source: Source, channels: int | None) -> np.ndarray:
     """A NumPy file, H x W, H x W x C or C x H x W, as H x W x C (memory-mapped: only its header is read)."""
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if isinstance(source, str):
+        array = np.load(source, mmap_mode="r", allow_pickle=False)
+    else:
+        array = np.load(io.BytesIO(source), allow_pickle=False)
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "buif":
         raise Unreadable(f"not an array of numbers: {getattr(array, 'dtype', type(array).__name__)}")
     if array.ndim == 2:
@@ -123,15 +137,19 @@ def _npy(path: str, channels: int | None) -> np.ndarray:
     return array  # H x W x C
 
 
-def _tiff(path: str, channels: int | None) -> tuple[bytes, list[tiff.Page]] | None:
+def _tiff(source: Source, channels: int | None) -> tuple[bytes, list[tiff.Page]] | None:
     """The bytes and pages of a TIFF that Pillow cannot read; None for every other file.
 
     One page holds an image, unless the set was said to have as many channels as the file has pages.
     """
-    if not tiff.is_tiff(path):
+    data = source
+    if isinstance(source, str):
+        with open(source, "rb") as handle:
+            data = handle.read(4)
+            data = data + handle.read() if tiff.is_tiff(data) else data
+    assert isinstance(data, bytes)
+    if not tiff.is_tiff(data):
         return None
-    with open(path, "rb") as handle:
-        data = handle.read()
     pages = tiff.read_pages(data)
     if not pages:
         raise Unreadable("TIFF without an image")
@@ -142,15 +160,15 @@ def _tiff(path: str, channels: int | None) -> tuple[bytes, list[tiff.Page]] | No
     return data, pages if stacked else pages[:1]
 
 
-def _pixels(path: str, channels: int | None, side: int | None = None) -> np.ndarray:
+def _pixels(source: Source, channels: int | None, side: int | None = None) -> np.ndarray:
     """The pixels of any file, H x W x C in its own depth; a JPEG possibly reduced to no less than twice ``side``."""
-    if path.lower().endswith(".npy"):
-        return np.asarray(_npy(path, channels))
-    found = _tiff(path, channels)
+    if _is_npy(source):
+        return np.asarray(_npy(source, channels))
+    found = _tiff(source, channels)
     if found:
         data, pages = found
         return np.concatenate([tiff.read_pixels(data, page) for page in pages], axis=2)
-    with _opened(path) as image:
+    with _opened(source) as image:
         if side:  # a JPEG can be decoded at 1/2, 1/4 or 1/8; twice the side is kept for the antialiasing
             image.draft(None, (2 * side, 2 * side))
         return _to_array(ImageOps.exif_transpose(image))
@@ -199,14 +217,15 @@ def _square(array: np.ndarray, side: int) -> np.ndarray:
     return np.stack([np.asarray(plane) for plane in sized_planes])
 
 
-def decode(path: str, plan: Plan) -> np.ndarray:
-    """The pixels of one file, uint8, C x side x side: its central square, resized; EXIF orientation applied.
+def decode(source: Source, plan: Plan) -> np.ndarray:
+    """The pixels of one file (its path or its contents), uint8, C x side x side.
 
+    Its central square, resized; EXIF orientation applied.
     Raises `Unreadable` with the reason when the file gives no image.
     """
     try:
-        _check_file(path)
-        array = _pixels(path, plan.channels, plan.side)
+        _check_file(source)
+        array = _pixels(source, plan.channels, plan.side)
         return _square(_match(to_uint8(array, plan), plan.channels), plan.side)
     except Unreadable:
         raise
@@ -216,7 +235,7 @@ def decode(path: str, plan: Plan) -> np.ndarray:
         raise Unreadable(reason(error)) from None
 
 
-def decode_many(paths: list[str], plan: Plan) -> tuple[np.ndarray, list[str | None]]:
+def decode_many(paths: Sequence[Source], plan: Plan) -> tuple[np.ndarray, list[str | None]]:
     """The pixels of the files that can be read, and for each file None or why it cannot."""
     block = np.empty((len(paths), plan.channels, plan.side, plan.side), dtype=np.uint8)
     kept = 0
@@ -241,18 +260,18 @@ class Look:
     kind: str = ""
 
 
-def look(path: str, channels: int | None = None) -> Look | None:
+def look(source: Source, channels: int | None = None) -> Look | None:
     """A look at one file's header; None when it is not an image."""
     try:
-        _check_file(path)
-        if path.lower().endswith(".npy"):
-            array = _npy(path, channels)
+        _check_file(source)
+        if _is_npy(source):
+            array = _npy(source, channels)
             return Look(array.shape[0], array.shape[1], array.shape[2], _kind(array.dtype))
-        found = _tiff(path, channels)
+        found = _tiff(source, channels)
         if found:
             page, bands = found[1][0], sum(page.bands for page in found[1])
             return Look(page.one(tiff.HEIGHT), page.one(tiff.WIDTH), bands, _kind(page.dtype))
-        with _opened(path) as image:
+        with _opened(source) as image:
             kind = "f" if image.mode == "F" else "i" if image.mode.startswith("I") else ""
             return Look(image.height, image.width, _bands(image), kind)
     except Exception:
@@ -263,10 +282,10 @@ def _kind(dtype: np.dtype[Any]) -> str:
     return "" if dtype in (np.uint8, np.bool_) else "f" if dtype.kind == "f" else "i"
 
 
-def extent(path: str, channels: int | None = None) -> tuple[float, float] | None:
+def extent(source: Source, channels: int | None = None) -> tuple[float, float] | None:
     """The smallest and largest pixel of a file."""
     try:
-        array = _pixels(path, channels)
+        array = _pixels(source, channels)
         array = array[np.isfinite(array)]
         return (float(array.min()), float(array.max())) if array.size else None
     except Exception:

@@ -13,7 +13,7 @@ import torch
 
 from prelax.config import DataSettings
 from prelax.data.cache import cache_folder, cached, digest
-from prelax.data.decode import Look, Plan, extent, look
+from prelax.data.decode import Look, Plan, Source, extent, look
 from prelax.data.images import ImageSet
 from prelax.data.listing import (
     Listing,
@@ -77,18 +77,21 @@ def _range(extents: list[tuple[float, float]], kind: str) -> tuple[float, float]
     return 0.0, float(2**bits - 1)
 
 
-def survey(listing: Listing, settings: DataSettings, layout: Layout) -> tuple[Plan, list[str]]:
-    """How the images of a set are brought to one shape, from the headers of an even sample, and lines that say so."""
-    count = len(listing.names)
+def survey(
+    sources: Callable[[int], Source], count: int, side: int | None, channels: int | None
+) -> tuple[Plan, list[str]]:
+    """How the images of a set are brought to one shape, from the headers of an even sample, and lines that say so.
+
+    Args:
+        sources: the path or the contents of the file at a position below ``count``.
+        side, channels: what the settings fix; None to choose.
+    """
     rows = sorted({i * count // min(count, SAMPLE) for i in range(min(count, SAMPLE))})
-    looks: dict[int, Look] = {row: seen for row in rows if (seen := look(listing.path(row), settings.channels))}
+    looks: dict[int, Look] = {row: seen for row in rows if (seen := look(sources(row), channels))}
     if not looks:  # a bad patch; any readable file will do
-        first = next(
-            ((row, seen) for row in range(count) if (seen := look(listing.path(row), settings.channels))), None
-        )
+        first = next(((row, seen) for row in range(count) if (seen := look(sources(row), channels))), None)
         looks = dict([first]) if first else {}
     notes: list[str] = []
-    side, channels = settings.image_size or layout.image_size, settings.channels
     if side is None:
         sides = [min(seen.height, seen.width) for seen in looks.values()] or [SIDES[0]]
         side = choose_image_size(sides)
@@ -104,7 +107,7 @@ def survey(listing: Listing, settings: DataSettings, layout: Layout) -> tuple[Pl
     ranges: dict[str, tuple[float, float]] = {}
     for kind, words in (("i", "integer pixels of more than 8 bits"), ("f", "floating-point pixels")):
         wide = [row for row, seen in looks.items() if seen.kind == kind]
-        extents = [e for row in wide[:: math.ceil(len(wide) / 64) or 1] if (e := extent(listing.path(row), channels))]
+        extents = [e for row in wide[:: math.ceil(len(wide) / 64) or 1] if (e := extent(sources(row), channels))]
         if extents:
             ranges[kind] = _range(extents, kind)
             notes.append(f"{words}: {ranges[kind][0]:g} to {ranges[kind][1]:g} becomes 0 to 255")
@@ -187,7 +190,8 @@ def load_folder(
         rows = sorted(rank[: settings.limit].tolist())
         listing, labels = listing.pick(rows), [labels[i] for i in rows]
 
-    plan, notes = survey(whole, settings, layout)
+    side = settings.image_size or layout.image_size
+    plan, notes = survey(whole.path, len(whole.names), side, settings.channels)
     return _decode(settings, listing, labels, classes, plan, notes, progress, layout)
 
 

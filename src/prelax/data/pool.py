@@ -24,7 +24,7 @@ Block = tuple[np.ndarray, list[str | None]]
 
 
 @contextlib.contextmanager
-def _main_hidden() -> Iterator[None]:
+def main_hidden() -> Iterator[None]:
     """Starts processes that do not import the caller's script.
 
     They only run `decode_many`; without this, a script that loads data at its top level, with no
@@ -41,6 +41,21 @@ def _main_hidden() -> Iterator[None]:
             setattr(main, name, value)
 
 
+def core_count() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def process_pool(count: int) -> ProcessPoolExecutor:
+    """Processes for decoding; submit to it inside `main_hidden`."""
+    # Not fork: this process may hold CUDA and threads. A fork server imports once for all of its children.
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(["prelax.data.decode"])
+    return ProcessPoolExecutor(count, mp_context=context)
+
+
 def decode_all(paths: list[str], plan: Plan, workers: int | None) -> Iterator[Block]:
     """Decoded blocks in the order of ``paths``, each with None or a reason for each of its files.
 
@@ -48,20 +63,14 @@ def decode_all(paths: list[str], plan: Plan, workers: int | None) -> Iterator[Bl
         workers: processes; None for one a core, 0 to decode in this process.
     """
     chunks = (paths[start : start + CHUNK] for start in range(0, len(paths), CHUNK))
-    count = len(os.sched_getaffinity(0)) if workers is None and hasattr(os, "sched_getaffinity") else workers
-    count = os.cpu_count() or 1 if count is None else count
+    count = core_count() if workers is None else workers
     if count == 0 or (workers is None and (len(paths) < FEW or count == 1)):
         yield from (decode_many(chunk, plan) for chunk in chunks)
         return
-    # Not fork: this process may hold CUDA and threads. A fork server imports once for all of its children.
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    context = multiprocessing.get_context(method)
-    if method == "forkserver":
-        context.set_forkserver_preload(["prelax.data.decode"])
     waiting: deque[Future[Block]] = deque()
-    pool = ProcessPoolExecutor(count, mp_context=context)
+    pool = process_pool(count)
     try:
-        with _main_hidden():
+        with main_hidden():
             for chunk in islice(chunks, 3 * count):
                 waiting.append(pool.submit(decode_many, chunk, plan))
         while waiting:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import tempfile
-import threading
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
@@ -15,12 +12,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from prelax.data.ahead import ahead, staging
 from prelax.data.images import ImageSet
 from prelax.data.memory import available_memory, gigabytes
 from prelax.errors import PrelaxError
 
 Where = Literal["device", "host", "disk"]
-AHEAD = 3  # batches made ready before they are asked for
 READERS = 8  # threads that read one batch from a disk
 
 
@@ -112,13 +109,9 @@ class Store:
         if self.where == "device":
             picked = self._rows.index_select(0, indices.to(self.device, non_blocking=True))
         else:
-            picked = self._gather(indices.cpu(), self._staging(len(indices)))
+            picked = self._gather(indices.cpu(), staging(len(indices), self.shape, self.device))
             picked = picked.to(self.device, non_blocking=True) if self.device.type == "cuda" else picked
         return picked.view(-1, *self.shape)
-
-    def _staging(self, rows: int) -> Tensor:
-        width = self._width if self.where == "disk" else self._rows.shape[1]
-        return torch.empty(rows, width, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
 
     def _gather(self, indices: Tensor, out: Tensor) -> Tensor:
         """Rows of the host's or the disk's pixels into a buffer."""
@@ -162,71 +155,5 @@ class Store:
             for indices in on_device.split(batch_size):
                 yield indices, self.batch(indices)
             return
-        yield from zip(on_device.split(batch_size), self._ahead(order.cpu(), batch_size), strict=True)
-
-    def _ahead(self, order: Tensor, batch_size: int) -> Iterator[Tensor]:
-        """Batches a thread gathers while the caller works.
-
-        The thread calls nothing of CUDA: the caller may be capturing a graph, which such a call would break. Copies
-        are started from the caller's thread, as soon as a batch is asked for and others lie ready.
-        """
-        cuda = self.device.type == "cuda"
-        stream = torch.cuda.Stream(self.device) if cuda else None
-        parts = order.split(batch_size)
-        free: queue.Queue[Tensor | None] = queue.Queue()  # buffers to fill; None: make one
-        ready: queue.Queue[Tensor | BaseException] = queue.Queue()
-        stop = threading.Event()
-        for _ in range(2 * AHEAD):
-            free.put(self._staging(batch_size) if cuda else None)
-
-        def work() -> None:
-            try:
-                for indices in parts:
-                    buffer = free.get()
-                    if stop.is_set():
-                        return
-                    buffer = self._staging(len(indices)) if buffer is None else buffer
-                    ready.put(self._gather(indices, buffer[: len(indices)]))
-            except BaseException as error:  # handed to the caller, who raises it
-                ready.put(error)
-
-        def take() -> Tensor:
-            item = ready.get()
-            if isinstance(item, BaseException):
-                raise item
-            return item
-
-        thread = threading.Thread(target=work, name="prelax-ahead", daemon=True)
-        thread.start()
-        try:
-            if not cuda:
-                for _ in parts:
-                    rows = take()
-                    free.put(None)
-                    yield rows.view(-1, *self.shape)
-                return
-            flying: deque[tuple[Tensor, Tensor, torch.cuda.Event]] = deque()  # on the device, its buffer, copy done
-            landed: deque[tuple[Tensor, torch.cuda.Event]] = deque()  # buffers to use again once their copy is done
-            left = len(parts)
-            for _ in parts:
-                while landed and (not flying or landed[0][1].query()):
-                    landed[0][1].synchronize()
-                    buffer, _ = landed.popleft()
-                    free.put(buffer)
-                while left and len(flying) < AHEAD and (not flying or not ready.empty()):
-                    rows, event = take(), torch.cuda.Event()
-                    with torch.cuda.stream(stream):
-                        images = rows.to(self.device, non_blocking=True)
-                        event.record()
-                    flying.append((images, rows, event))
-                    left -= 1
-                images, rows, event = flying.popleft()
-                current = torch.cuda.current_stream(self.device)
-                current.wait_event(event)
-                images.record_stream(current)  # made on the other stream; not to be reused before this one is done
-                landed.append((rows._base if rows._base is not None else rows, event))
-                yield images.view(-1, *self.shape)
-        finally:
-            stop.set()
-            free.put(None)  # wakes the thread
-            thread.join()
+        images = ahead(order.cpu().split(batch_size), self._gather, self.shape, self.device)
+        yield from zip(on_device.split(batch_size), images, strict=True)

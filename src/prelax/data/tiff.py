@@ -58,10 +58,9 @@ class Page:
         return deep or not (self.bands == 3 or alpha or (self.bands == 4 and self.one(PHOTOMETRIC) == 5))
 
 
-def is_tiff(path: str) -> bool:
+def is_tiff(data: bytes) -> bool:
     """Whether a file begins as a TIFF does, whatever its name."""
-    with open(path, "rb") as handle:
-        return handle.read(4) in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+    return data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
 def read_pages(data: bytes | memoryview) -> list[Page]:
@@ -83,7 +82,7 @@ def read_pages(data: bytes | memoryview) -> list[Page]:
             for entry in range(at, at + entries * entry_size, entry_size):
                 tag, kind = struct.unpack_from(order + "HH", data, entry)
                 (count,) = struct.unpack_from(order + ("Q" if big else "I"), data, entry + 4)
-                if kind not in _TYPES:
+                if kind not in _TYPES or count == 0:
                     continue
                 code = f"{order}{count}{_TYPES[kind]}"
                 place = entry + entry_size - value_size
