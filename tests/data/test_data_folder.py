@@ -62,13 +62,16 @@ def test_one_image_and_one_class_are_a_set(tmp_path: Path, photo, read):
 @pytest.mark.parametrize("header", ["path,label\n", ""])
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_a_csv_gives_labels_and_what_it_misses_is_minus_one(tmp_path: Path, photo, read, header, delimiter):
-    for name in ("x/1.png", "x/2.png", "y/3.png"):
+    for name in ("x/1.png", "x/2.png", "y/3.png", "z.png"):
         photo(tmp_path / "set" / name)
     table = tmp_path / "labels.csv"
-    table.write_text((header + "x/1.png,10\n3.png,9\ngone.png,9\n").replace(",", delimiter), encoding="utf-8-sig")
+    table.write_text(
+        (header + f"x/1.png,10\n3.png,9\ngone.png,9\n{tmp_path}/set/z.png,10\n").replace(",", delimiter),
+        encoding="utf-8-sig",
+    )
     found = read(tmp_path / "set", labels=table)
-    assert found.classes == ["9", "10"] or header  # in number order
-    assert [found.classes[i] if i >= 0 else None for i in found.labels] == ["10", None, "9"]
+    assert found.classes == ["9", "10"]  # in number order, and the header is no class
+    assert [found.classes[i] if i >= 0 else None for i in found.labels] == ["10", None, "9", "10"]
 
 
 def test_a_csv_that_names_no_file_or_cannot_be_read_is_refused(tmp_path: Path, photo, read):

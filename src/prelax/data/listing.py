@@ -149,7 +149,7 @@ def read_labels(path: Path) -> dict[str, str]:
 
 
 def csv_labels(listing: Listing, root: Path, table: dict[str, str]) -> list[str | None]:
-    """The label of each file from a table keyed by path under ``root``, path under the listing, or unique file name."""
+    """The label of each file from a table keyed by path (under ``root``, under the listing, whole) or unique name."""
     try:
         prefix = listing.root.relative_to(root).as_posix() + "/"
     except ValueError:
@@ -159,8 +159,8 @@ def csv_labels(listing: Listing, root: Path, table: dict[str, str]) -> list[str 
     found: list[str | None] = []
     for name in listing.names:
         last = name.rpartition("/")[2]
-        label = table.get(prefix + name) or table.get(name) or (table.get(last) if bare[last] == 1 else None)
-        found.append(label or None)
+        keys = (prefix + name, name, f"{listing.root}/{name}", *((last,) if bare[last] == 1 else ()))
+        found.append(next((table[key] for key in keys if table.get(key)), None))
     return found
 
 
