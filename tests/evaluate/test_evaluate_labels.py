@@ -36,6 +36,13 @@ def test_a_clean_test_set_is_untouched():
     assert dropped == 0
 
 
+def test_images_of_different_sizes_are_not_called_unseen():
+    large = some(5, 1)
+    large.images = torch.zeros(5, 1, 8, 8, dtype=torch.uint8)
+    with pytest.raises(PrelaxError, match="different sizes"):
+        unseen(large, some(20, 0))
+
+
 def test_unknown_labels_are_left_out_and_a_set_without_any_is_refused():
     known = labelled(some(4, 0, torch.tensor([0, -1, 0, -1])))
     assert len(known) == 2

@@ -194,6 +194,34 @@ def test_a_run_evaluated_on_its_own_training_images_is_refused(run, monkeypatch)
         evaluate(run, ["knn"], device="cpu")
 
 
+def test_a_seen_image_is_found_at_another_image_size_too(loaded, monkeypatch):
+    real = subject.load
+
+    def leaking(settings, split):
+        images = real(settings, split)
+        if split == "test":
+            images.images[:7] = real(settings, "train").images[:7]
+        return images
+
+    monkeypatch.setattr(subject, "load", leaking)
+    assert subject.subject(loaded, DataSettings(image_size=24)).dropped == 7
+
+
+def test_a_comparison_that_was_not_made_is_not_reported_as_none_seen(loaded, monkeypatch):
+    real = subject.load
+    monkeypatch.setattr(subject, "load", lambda settings, split: real(DataSettings(), split))
+    elsewhere = subject.subject(loaded, DataSettings(source="cifar10"))  # two published datasets
+    assert elsewhere.dropped is None
+    assert subject.subject(loaded).dropped == 0
+
+
+def test_cached_crops_are_fewer_when_memory_is_short_and_the_result_says_so(judged, loaded, short, monkeypatch):
+    monkeypatch.setattr(subject, "CACHE", 3 * 4 * 1297 * 64)
+    assert linear_fast(judged, loaded.settings.evaluate, [0]).settings["cached_sets"] == 3
+    monkeypatch.setattr(subject, "CACHE", 1)
+    assert linear_fast(judged, loaded.settings.evaluate, [0]).settings["cached_sets"] == 1
+
+
 def test_fine_tuning_learns_and_leaves_the_backbone_as_it_was(judged, loaded):
     before = fingerprint(loaded.backbone)
     tuning = Tuning(epochs=3, batch_size=128, least_steps=1)

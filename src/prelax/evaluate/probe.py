@@ -108,6 +108,7 @@ def tta_views(subject: Subject) -> list[Callable[[], Tensor]]:
 def linear_fast(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int], sets: int = SETS) -> Outcome:
     """The paper's linear probe on cached features: a few sets of crops take turns instead of new ones every epoch."""
     protocol = LINEAR[settings.linear]
+    sets = subject.sets_that_fit(sets)
     banks = subject.cached_crops(sets)
     probes = train_probes(lambda epoch: banks[epoch % sets], subject.labels("train"), subject.classes, protocol, seeds)
     found = score(probes.predict(subject.features("test")), subject.labels("test"))

@@ -18,6 +18,7 @@ from prelax.evaluate.labels import labelled, unseen
 from prelax.loading import Loaded, views_of
 
 BATCH = 2048  # images a forward pass; a frozen backbone in eval mode does not care which images share a batch
+CACHE = 16 << 30  # bytes that sets of crops may take
 ON_DEVICE = 0.4  # share of a card's free memory that pixels may take
 
 
@@ -32,7 +33,7 @@ class Subject:
     test: ImageSet
     device: torch.device
     seed: int
-    dropped: int = 0  # test images left out because pre-training saw them
+    dropped: int | None = None  # test images left out because pre-training saw them; None: not compared
     kept: dict[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -69,8 +70,17 @@ class Subject:
             with frozen(self.backbone.to(self.device)):
                 run = forward(self.backbone, self.device)
                 pixels = near(self.train.images, self.device)
-                self.kept[name] = finite(torch.stack([self.cropped(run, pixels, epoch) for epoch in range(sets)]))
+                first = self.cropped(run, pixels, 0)
+                banks = first.new_empty(sets, *first.shape)  # filled in place: stacking would hold everything twice
+                for epoch in range(sets):
+                    banks[epoch] = first if epoch == 0 else self.cropped(run, pixels, epoch)
+                self.kept[name] = finite(banks)
         return self.kept[name]
+
+    def sets_that_fit(self, wanted: int) -> int:
+        """How many sets of crops can be kept, at most those wanted and at least one."""
+        each = 4 * len(self.train) * int(self.backbone.features)  # type: ignore[arg-type]
+        return max(1, min(wanted, CACHE // each))
 
     def only(self, rows: Tensor) -> Subject:
         """The same subject with some of the training images; what is known of them is kept."""
@@ -106,25 +116,25 @@ def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0) -> Su
     own = loaded.settings.data
     target = on or own
     train, test = load(target, "train"), load(target, "test")
-    pretraining = train if target == own else pretraining_images(loaded, own, target)
+    pretraining = train if target == own else pretraining_images(own, target)
     train, test = labelled(train), labelled(test)
     if train.images.shape[1] != loaded.channels:
         raise PrelaxError(
             f"{train.name} has {train.images.shape[1]} channel(s) and the backbone takes {loaded.channels}: "
             f"set data.channels={loaded.channels}"
         )
-    dropped = 0
-    if pretraining is not None:
+    dropped = None
+    if pretraining is not None and pretraining.images.shape[1:] == test.images.shape[1:]:
         test, dropped = unseen(test, pretraining)
     return Subject(loaded.backbone, loaded.preprocess, probe_crops(loaded), train, test, loaded.device, seed, dropped)
 
 
-def pretraining_images(loaded: Loaded, own: DataSettings, target: DataSettings) -> ImageSet | None:
-    """The images a backbone was trained on, where they can hold the target's test images and are still here."""
+def pretraining_images(own: DataSettings, target: DataSettings) -> ImageSet | None:
+    """The images a backbone was trained on, decoded as the target's are, where they can hold its test images."""
     if target.source != own.source and "folder" not in (target.source, own.source):
         return None  # two published datasets: their pixels are not the same files
     try:
-        return load(own, "train")
+        return load(own.model_copy(update={"image_size": target.image_size, "channels": target.channels}), "train")
     except PrelaxError:
         return None  # a backbone that came without its data
 
