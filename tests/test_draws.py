@@ -44,7 +44,8 @@ def test_a_longer_row_begins_with_the_shorter_one() -> None:
 
 def test_uniforms_are_uniform() -> None:
     u = Draws(0, ROWS).uniform("u", n=4)
-    assert 0 <= u.min() and u.max() < 1
+    assert u.min() >= 0
+    assert u.max() < 1
     for column in (*u.unbind(1), u.flatten()):
         counts = torch.histc(column.double(), 256, 0, 1)
         expected = column.numel() / 256
@@ -86,17 +87,21 @@ def test_no_value_is_drawn_twice() -> None:
 def test_bernoulli_integers_permutations_and_normals_have_their_distributions() -> None:
     draws = Draws(11, ROWS)
     assert abs(draws.bernoulli("p", 0.2).double().mean() - 0.2) < 5 * 0.4 / math.sqrt(ROWS)
-    assert draws.bernoulli("p", 1.0).all() and not draws.bernoulli("p", 0.0).any()
+    assert draws.bernoulli("p", 1.0).all()
+    assert not draws.bernoulli("p", 0.0).any()
     counts = torch.bincount(draws.integers("i", 4), minlength=4)
     assert (counts - ROWS / 4).abs().max() < 5 * math.sqrt(ROWS * 3 / 16)
     orders = draws.permutation("o", 4)
     assert torch.equal(orders.sort(1).values, torch.arange(4).expand(ROWS, 4))
     ranks = (orders * torch.tensor([64, 16, 4, 1])).sum(1)
     values, counts = ranks.unique(return_counts=True)
-    assert len(values) == 24 and (counts - ROWS / 24).abs().max() < 5 * math.sqrt(ROWS / 24)
+    assert len(values) == 24
+    assert (counts - ROWS / 24).abs().max() < 5 * math.sqrt(ROWS / 24)
     normal = draws.normal("n", n=2).flatten().double()
-    assert abs(normal.mean()) < 0.02 and abs(normal.std() - 1) < 0.02
-    assert abs((normal**4).mean() - 3) < 0.15 and normal.abs().max() < 7
+    assert abs(normal.mean()) < 0.02
+    assert abs(normal.std() - 1) < 0.02
+    assert abs((normal**4).mean() - 3) < 0.15
+    assert normal.abs().max() < 7
 
 
 def test_what_a_caller_passes_as_generator_becomes_draws() -> None:

@@ -93,7 +93,7 @@ class Draws:
         return cls(key.to(device, non_blocking=True), rows, device)
 
     def on_device(self) -> Draws:
-        """These draws with their key as a tensor on the device: an input of a compiled function, not a constant in it."""
+        """These draws with their key on the device: an input of a compiled function, not a constant in it."""
         if isinstance(self.key, Tensor):
             return self
         return Draws(torch.full((), _signed(self.key), dtype=torch.int64, device=self.device), self.rows, self.device)

@@ -3,10 +3,12 @@
 from prelax.augment.colour import Grey, Invert, Jitter, Normalise, Solarise
 from prelax.augment.filters import Blur, Erase, Noise
 from prelax.augment.geometry import Crop, Flip, QuarterTurn
+from prelax.augment.host import batch_of, host_stage
 from prelax.augment.operation import Maybe, Named, Operation
 from prelax.augment.pipeline import Pipeline, relaxation, relaxed_view
 from prelax.augment.presets import OPERATIONS, PRESETS, operation, preset, presets
 from prelax.augment.rearrange import FreeRotation, Jigsaw
+from prelax.augment.storage import load_record, save_record
 
 __all__ = [
     "OPERATIONS",
@@ -28,9 +30,13 @@ __all__ = [
     "Pipeline",
     "QuarterTurn",
     "Solarise",
+    "batch_of",
+    "host_stage",
+    "load_record",
     "operation",
     "preset",
     "presets",
     "relaxation",
     "relaxed_view",
+    "save_record",
 ]

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from prelax.augment.pipeline import Pipeline
 from prelax.augment.presets import CIFAR, preset
+from prelax.draws import Draws
 from prelax.errors import PrelaxError
 
 PAIRS = ((32, 32, 512), (160, 128, 64))  # size in, size out, images in a batch
@@ -77,12 +78,13 @@ def _bench_pair(
     speed = {name: count / took for name, took in _take_turns(contestants, seconds, clock, device).items()}
     rows = []
     for name, views in speed.items():
-        row: dict[str, Any] = {
-            "contestant": name, "in": size, "out": out, "batch": count, "device": _device_name(device),
-            "threads": threads, "dtype": str(dtype if name.startswith("prelax") else torch.float32).removeprefix("torch."),
-            "clock": "cpu" if clock is time.process_time else "wall", "views_per_s": round(views, 1),
-        }  # fmt: skip
-        if not name.startswith("prelax"):
+        ours = name.startswith("prelax")
+        row: dict[str, Any] = {"contestant": name, "in": size, "out": out, "batch": count, "threads": threads}
+        row["device"] = _device_name(device)
+        row["dtype"] = str(dtype if ours else torch.float32).removeprefix("torch.")
+        row["clock"] = "cpu" if clock is time.process_time else "wall"
+        row["views_per_s"] = round(views, 1)
+        if not ours:
             row["prelax_is_times"] = round(speed["prelax compiled"] / views, 2)
             row["prelax_eager_is_times"] = round(speed["prelax eager"] / views, 2)
         rows.append(row)
@@ -105,10 +107,32 @@ def _views(out: int) -> Pipeline:
 def _ours(images: Tensor, out: int, dtype: torch.dtype) -> list[Contestant]:
     eager = _views(out)
     compiled = eager.compiled()
+    graphed = [("prelax graphed", _graphed(compiled, images, dtype))] if images.device.type == "cuda" else []
     return [
+        *graphed,
         ("prelax compiled", lambda: compiled(images, 0, dtype=dtype)),
         ("prelax eager", lambda: eager(images, 0, dtype=dtype)),
     ]
+
+
+def _graphed(compiled: Pipeline, images: Tensor, dtype: torch.dtype) -> Callable[[], Any]:
+    """The compiled pipeline in a CUDA graph, as the trainer runs it: a new key a call, no launches from Python."""
+    key = torch.zeros((), dtype=torch.int64, device=images.device)
+    stream = torch.cuda.Stream(images.device)
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            compiled(images, Draws(key, len(images)), dtype=dtype)
+    torch.cuda.synchronize(images.device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        view = compiled(images, Draws(key, len(images)), dtype=dtype)
+
+    def replay() -> Any:
+        key.add_(1)
+        graph.replay()
+        return view
+
+    return replay
 
 
 def _torchvision(images: Tensor, there: Tensor, out: int) -> list[Contestant]:

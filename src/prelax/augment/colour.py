@@ -241,7 +241,7 @@ class Normalise:
     def transform(self, images: Tensor, params: Params) -> Tensor:
         if len(self.mean) not in (1, images.shape[1]):
             raise PrelaxError(
-                f"normalise: {len(self.mean)} means for images of {images.shape[1]} channels; give one per channel or one"
+                f"normalise: {len(self.mean)} means for {images.shape[1]} channels; give one for each, or one for all"
             )
         mean, std = (vector(values, images.device)[:, None, None] for values in (self.mean, self.std))
         return (images - mean) / std

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar
 
@@ -92,6 +92,7 @@ class Crop:
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     interpolation: Interpolation = "bilinear"
     name: str = "crop"
+    targets: tuple[Target, ...] = field(init=False, repr=False, compare=False)
     takes_uint8: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -101,11 +102,9 @@ class Crop:
         ordered(self.ratio, "crop ratio", 1e-3)
         if self.interpolation not in ("bilinear", "bicubic"):
             raise PrelaxError(f"crop interpolation is bilinear or bicubic, got {self.interpolation!r}")
-
-    @property
-    def targets(self) -> tuple[Target, ...]:
-        known = _crop_moments(tuple(self.scale), tuple(self.ratio))
-        return tuple(Target(f"{self.name}.{key}", "continuous", mean=m, std=s) for key, (m, s) in known.items())
+        known = _crop_moments((self.scale[0], self.scale[1]), (self.ratio[0], self.ratio[1]))
+        targets = (Target(f"{self.name}.{key}", "continuous", mean=m, std=s) for key, (m, s) in known.items())
+        object.__setattr__(self, "targets", tuple(targets))
 
     def make_params(self, shape: Shape, draws: Draws) -> Params:
         height, width = shape[2:]
@@ -198,7 +197,7 @@ class QuarterTurn:
     def transform(self, images: Tensor, params: Params) -> Tensor:
         if images.shape[-1] != images.shape[-2]:
             raise PrelaxError(
-                f"{self.name}: quarter turns need square images, got {images.shape[-2]} x {images.shape[-1]}; crop first"
+                f"{self.name}: quarter turns need square images, not {images.shape[-2]} x {images.shape[-1]}"
             )
         turns = per_image(params["turns"])
         across = images.transpose(-1, -2)

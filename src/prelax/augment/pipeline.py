@@ -30,27 +30,23 @@ class Pipeline:
     (torch.Size([8, 3, 32, 32]), torch.Size([8]))
     >>> torch.equal(pipeline.replay(images, view.record), view.images)
     True
+
+    ``ops`` are its operations and ``specs`` all their pretext targets, in the same order.
     """
 
     def __init__(self, ops: Sequence[Operation]) -> None:
         self.ops = tuple(ops)
+        self.specs: tuple[Target, ...] = tuple(target for op in self.ops for target in op.targets)
         names = [op.name for op in self.ops]
         for name in names:
             if names.count(name) > 1:
-                raise PrelaxError(
-                    f"two operations are called {name!r}; rename one: dataclasses.replace(op, name='{name}-2'), or Named(op, ...)"
-                )
+                raise PrelaxError(f"two operations are called {name!r}: give one another name, Named(op, '{name}-2')")
         self._sample: Callable[..., dict[str, Tensor]] = self._sample_columns
         self._apply: Callable[..., Tensor] = self._apply_columns
         self._compiled = False
 
     def __repr__(self) -> str:
         return f"Pipeline({', '.join(map(repr, self.ops))})"
-
-    @property
-    def specs(self) -> tuple[Target, ...]:
-        """All pretext targets, in the order of the operations."""
-        return tuple(target for op in self.ops for target in op.targets)
 
     @property
     def stages(self) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
@@ -91,7 +87,7 @@ class Pipeline:
         return self.apply(images, record.map(lambda column: column.to(images.device)), dtype)
 
     def compiled(self) -> Pipeline:
-        """This pipeline with sampling and applying fused by ``torch.compile``; eager, with one warning, where that fails."""
+        """This pipeline fused by ``torch.compile``; where that fails it stays eager, and one warning says so."""
         twin = Pipeline(self.ops)
         twin._sample = _compile_or_eager(twin._sample_columns)
         twin._apply = _compile_or_eager(twin._apply_columns)
@@ -127,7 +123,7 @@ class Pipeline:
 def output_shape(op: Operation, shape: Shape) -> Shape:
     """The shape after an operation; only a crop changes it, or an operation with an ``output_shape`` of its own."""
     own = trait(op, "output_shape", None)
-    return own(shape) if own else shape
+    return own(shape) if own is not None else shape
 
 
 def params_of(op: Operation, columns: dict[str, Tensor]) -> Params:

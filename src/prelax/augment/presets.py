@@ -68,8 +68,8 @@ def _simsiam_32(size: int) -> tuple[list[Operation], ...]:
 
 
 def _simsiam_224(size: int) -> tuple[list[Operation], ...]:
-    # Order and strengths of SimSiam's ImageNet script, where blur precedes the flip: mirrored first it is the same blur.
-    ops = [
+    # SimSiam's ImageNet script blurs before it flips; the blur of a mirror image is the mirror of the blur.
+    ops: list[Operation] = [
         Crop(size, (0.2, 1.0)),
         Flip(),
         Jitter(0.4, 0.4, 0.4, 0.1, p=0.8),
