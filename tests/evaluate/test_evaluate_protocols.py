@@ -13,6 +13,7 @@ from prelax.evaluate import PROTOCOLS, evaluate, probe, protocols, subject
 from prelax.evaluate.features import fingerprint
 from prelax.evaluate.finetune import Tuning, finetune, tune
 from prelax.evaluate.knn import knn_accuracy
+from prelax.evaluate.labels import digest
 from prelax.evaluate.linear import Protocol
 from prelax.evaluate.probe import backbone_knn, knn, knn_few, linear, linear_fast, linear_tta, logistic
 from prelax.evaluate.protocols import PROBES
@@ -213,6 +214,35 @@ def test_a_comparison_that_was_not_made_is_not_reported_as_none_seen(loaded, mon
     elsewhere = subject.subject(loaded, DataSettings(source="cifar10"))  # two published datasets
     assert elsewhere.dropped is None
     assert subject.subject(loaded).dropped == 0
+
+
+def test_a_split_that_changed_since_training_is_refused(run, monkeypatch):
+    """Today's training images cannot show that today's test images were trained on yesterday."""
+    real = subject.load
+    run.write("data.json", json.dumps({"digest": digest(real(DataSettings(), "train").images)}))
+    (result,) = evaluate(run, ["knn"], device="cpu")
+    assert result["pretraining_images_verified"] is True
+
+    def reshuffled(settings, split):  # the same images, held out otherwise; the two sets stay disjoint
+        train, test = real(settings, "train"), real(settings, "test")
+        train.images[:400], test.images[:400] = test.images[:400].clone(), train.images[:400].clone()
+        return train if split == "train" else test
+
+    monkeypatch.setattr(subject, "load", reshuffled)
+    with pytest.raises(PrelaxError, match="not those"):
+        evaluate(run, ["knn"], device="cpu")
+
+
+def test_without_a_record_of_the_training_images_the_result_says_they_are_unverified(run):
+    (run.path / "data.json").unlink(missing_ok=True)
+    (result,) = evaluate(run, ["knn"], device="cpu")
+    assert result["pretraining_images_verified"] is False
+
+
+def test_a_damaged_record_of_the_training_images_is_refused(run):
+    run.write("data.json", "{}")
+    with pytest.raises(PrelaxError, match=r"data\.json cannot be read"):
+        evaluate(run, ["knn"], device="cpu")
 
 
 def test_cached_crops_are_fewer_when_memory_is_short_and_the_result_says_so(judged, loaded, short, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 from torch import Tensor
 
@@ -39,6 +41,19 @@ def unseen(test: ImageSet, pretraining: ImageSet) -> tuple[ImageSet, int]:
             "give a test set that was not (data.test_root, data.test_fraction)"
         )
     return subset(test, kept.nonzero()[:, 0]), dropped
+
+
+def digest(images: Tensor) -> str:
+    """A hash of a set of images, whatever their order: what a run was trained on, to be compared later.
+
+    >>> pixels = torch.arange(32, dtype=torch.uint8).view(2, 1, 4, 4)
+    >>> digest(pixels) == digest(pixels.flip(0)), digest(pixels) == digest(pixels[:1])
+    (True, False)
+    """
+    total = hashlib.blake2b(digest_size=16)
+    for each in sorted(one for part in images.split(8192) for one in fingerprints(part)):
+        total.update(each)
+    return total.hexdigest()
 
 
 def few(labels: Tensor, *, share: float | None = None, per_class: int | None = None, seed: int = 0) -> Tensor:

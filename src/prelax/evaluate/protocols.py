@@ -146,6 +146,7 @@ def examine(
         "test_images": len(judged.test),
         "classes": judged.classes,
         "test_images_left_out_as_seen": judged.dropped,
+        "pretraining_images_verified": judged.verified,
         "device": describe(judged.device),
         "seconds": round(seconds, 3),
     }

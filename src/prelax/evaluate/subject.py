@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +15,7 @@ from prelax.data import ImageSet, load, subset
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 from prelax.evaluate.features import Preprocess, extract, finite, forward, frozen
-from prelax.evaluate.labels import labelled, unseen
+from prelax.evaluate.labels import digest, labelled, unseen
 from prelax.loading import Loaded, views_of
 
 BATCH = 2048  # images a forward pass; a frozen backbone in eval mode does not care which images share a batch
@@ -34,6 +35,7 @@ class Subject:
     device: torch.device
     seed: int
     dropped: int | None = None  # test images left out because pre-training saw them; None: not compared
+    verified: bool = False  # the run recorded what it was trained on, and these are those images
     kept: dict[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -117,6 +119,7 @@ def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0) -> Su
     target = on or own
     train, test = load(target, "train"), load(target, "test")
     pretraining = train if target == own else pretraining_images(own, target)
+    verified = pretraining is not None and same_images(loaded, pretraining, target)
     train, test = labelled(train), labelled(test)
     if train.images.shape[1] != loaded.channels:
         raise PrelaxError(
@@ -126,7 +129,32 @@ def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0) -> Su
     dropped = None
     if pretraining is not None and pretraining.images.shape[1:] == test.images.shape[1:]:
         test, dropped = unseen(test, pretraining)
-    return Subject(loaded.backbone, loaded.preprocess, probe_crops(loaded), train, test, loaded.device, seed, dropped)
+    return Subject(
+        loaded.backbone, loaded.preprocess, probe_crops(loaded), train, test, loaded.device, seed, dropped, verified
+    )
+
+
+def same_images(loaded: Loaded, pretraining: ImageSet, target: DataSettings) -> bool:
+    """Whether the images at hand are, by the run's own record (``data.json``), those it was trained on.
+
+    A split that changed since (files added, another share held out) would put training images into the test set, and
+    comparing with today's training images could not tell: it is refused. Without a record the answer is no.
+    """
+    record, own = loaded.path / "data.json", loaded.settings.data
+    if not record.is_file() or (target.image_size, target.channels) != (own.image_size, own.channels):
+        return False
+    try:
+        recorded = str(json.loads(record.read_text(encoding="utf-8"))["digest"])
+    except (ValueError, KeyError, TypeError):
+        raise PrelaxError(
+            f"{record} cannot be read; without it the test images cannot be told from training images"
+        ) from None
+    if recorded != digest(pretraining.images):
+        raise PrelaxError(
+            f"the training images of {own.source} are not those {loaded.path} was trained on, so test images may be: "
+            "restore the files and split it was trained with, or train again"
+        )
+    return True
 
 
 def pretraining_images(own: DataSettings, target: DataSettings) -> ImageSet | None:
