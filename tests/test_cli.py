@@ -277,6 +277,17 @@ def test_search_finds_the_picture_itself_first(run: Path, tmp_path: Path, capsys
     assert (tmp_path / "found.png").is_file()
 
 
+def test_augmentations_says_what_each_does_to_the_accuracy(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["augmentations", str(run), "-o", str(tmp_path / "harm.png"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert set(result["under"]) == {"crop", "noise", "rotation"}
+    assert result["under"]["rotation"] < result["accuracy"]  # digits have an up
+    assert (tmp_path / "harm.png").is_file()
+    assert json.loads((run / "eval" / "augmentations.json").read_text())["under"] == result["under"]
+
+
 def test_report_writes_one_page(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(run), "--points", "50", "-o", str(tmp_path / "page.html"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["page"] == str(tmp_path / "page.html")
@@ -307,7 +318,7 @@ def test_doctor_examines_machine_and_run(run: Path, capsys: pytest.CaptureFixtur
 def test_no_colour_when_it_is_not_wanted() -> None:
     environment = {**os.environ, "NO_COLOR": "1", "FORCE_COLOR": "1", "COLUMNS": "100"}
     done = subprocess.run(
-        [sys.executable, "-m", "prelax", "list", "backbones"], capture_output=True, text=True, env=environment
+        [sys.executable, "-m", "prelax", "list", "recipes"], capture_output=True, text=True, env=environment
     )
     assert done.returncode == 0
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", done.stdout)

@@ -62,6 +62,7 @@ def reproduce(
         say: called with a line before each piece of work.
     """
     wanted = chosen(table(name), only)
+    check_protocols(wanted)
     # Every mistake in the settings shows up here, before the first row is trained.
     jobs = {row: [check(settings_of(row, changes, seed)) for seed in seeds] for row in wanted}
     source = overrides(changes).get("data", {}).get("source")
@@ -96,6 +97,7 @@ def reproduce(
         "rows": results,
         "page": write_page(made, out / f"{name}.html", say),
     }
+    result["figure"] = draw_figure(name, result, made, out, say)
     write(out, name, result)
     return result
 
@@ -153,6 +155,7 @@ def finished_epochs(folder: Path) -> int:
 def measure(folder: Path, row: Row, on: str | None, device: str, wanted: EvaluateSettings, say: Say) -> float:
     """The row's figure, measured now or, when it was measured with these settings before, read from the run folder."""
     from prelax.evaluate.protocols import evaluate
+    from prelax.harm import harm
     from prelax.run import Run
     from prelax.train import choose_device
 
@@ -167,16 +170,34 @@ def measure(folder: Path, row: Row, on: str | None, device: str, wanted: Evaluat
             return figure_of(found, figure, str(folder))
     say(f"  measuring {row.protocol}" + (f" on {on}" if on else ""))
     target = own.model_copy(update={"source": on}) if on and on != own.source else None
-    result = evaluate(run, [row.protocol], on=target, device=choose_device(device), settings=wanted)[0]
+    where = choose_device(device)
+    if row.protocol == "augmentations":
+        result = harm(run, target, where)
+    else:
+        result = evaluate(run, [row.protocol], on=target, device=where, settings=wanted)[0]
     return figure_of(result, figure, str(folder))
 
 
 def figure_of(result: Mapping[str, Any], name: str, where: str) -> float:
-    value = result.get(name)
+    """A number of an evaluation by name; a dot goes one level deeper."""
+    outer, _, inner = name.rpartition(".")
+    numbers = result.get(outer, {}) if outer else result
+    value = numbers.get(inner)
     if not isinstance(value, int | float) or not math.isfinite(value):
-        numbers = sorted(key for key, number in result.items() if isinstance(number, int | float))
-        raise PrelaxError(f"{where} has no figure {name!r}, only {', '.join(numbers)}")
+        known = sorted(key for key, number in numbers.items() if isinstance(number, int | float))
+        raise PrelaxError(f"{where} has no figure {name!r}, only {', '.join(known)}")
     return float(value)
+
+
+def check_protocols(rows: Iterable[Row]) -> None:
+    """Refuses a row that could be trained but not measured."""
+    from prelax.evaluate.protocols import PROTOCOLS
+
+    for row in rows:
+        if row.protocol not in {*PROTOCOLS, "augmentations", "metrics"}:
+            raise PrelaxError(
+                f"{row.label}, {row.column}: {row.protocol} cannot be measured; leave such rows out with --only"
+            )
 
 
 def line(
@@ -266,6 +287,25 @@ def write(out: Path, name: str, result: Mapping[str, Any]) -> None:
         for suffix, text in (("json", json.dumps(result, indent=1) + "\n"), ("md", as_markdown(result))):
             with replacing(out / f"{name}.{suffix}") as temporary:
                 temporary.write_text(text, encoding="utf-8")
+
+
+def draw_figure(name: str, result: Mapping[str, Any], folders: Sequence[Path], out: Path, say: Say) -> str | None:
+    """The paper's figure, for the tables that are figures: ``fig-NAME.png`` and ``.svg``."""
+    from prelax.report.figures import FIGURES, draw
+
+    kind = name.removeprefix("fig-")
+    if kind not in FIGURES or kind == name or not folders:
+        return None
+    inputs: Sequence[Path] = folders
+    if kind == "augmentations":
+        rows = [{"augmentation": row["column"], "accuracy": row["ours"], "std": row["std"]} for row in result["rows"]]
+        inputs = [out / f"{name}.rows.json"]
+        inputs[0].write_text(json.dumps(rows), encoding="utf-8")
+    try:
+        return str(draw(kind, inputs[:1] if kind in ("tsne", "retrieval") else inputs, out / f"{name}.png")[0])
+    except PrelaxError as error:
+        say(f"no figure: {error}")
+        return None
 
 
 def write_page(folders: Iterable[Path], target: Path, say: Say) -> str | None:

@@ -51,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = app(words, prog_name="prelax", standalone_mode=False)
         sys.stdout.flush()
+        if status == 130:  # what typer makes of Ctrl-C
+            return interrupted()
         return status if isinstance(status, int) else 0
     except PrelaxError as error:
         return fail(str(error), 2)
@@ -59,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return fail(f"{said} (see `prelax {command_of(words)}--help`)", 2)
     except (KeyboardInterrupt, typer.Abort):
         return interrupted()
-    except typer.Exit as error:  # some versions of typer turn Ctrl-C into this
-        return interrupted() if error.exit_code == 130 else error.exit_code
+    except typer.Exit as error:
+        return error.exit_code
     except BrokenPipeError:  # the reader of a pipe left, as in `prelax list recipes | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
