@@ -10,6 +10,7 @@ from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 from prelax.augment import Blur, Crop, Erase, Flip, FreeRotation, Grey, Invert, Jitter, Normalise, QuarterTurn, Solarise
+from prelax.augment.jittering import _by_slots
 from prelax.draws import Draws
 
 MODES = {
@@ -94,8 +95,11 @@ def test_all_24_orders_of_jitter_agree_with_torchvision() -> None:
             for step in orders[i].tolist():
                 image = steps[step](image, float(hue[i] if step == 3 else factors[i, step]))
             expected.append(image)
-        ours = Jitter().transform(images, params)
-        torch.testing.assert_close(ours, torch.stack(expected), atol=1e-4, rtol=0)
+        traced = torch.compile(
+            Jitter().transform, fullgraph=True, backend="eager"
+        )  # the programme for GPUs and compilers
+        for ours in (Jitter().transform(images, params), traced(images, params)):
+            torch.testing.assert_close(ours, torch.stack(expected), atol=1e-4, rtol=0)
 
 
 def test_jitter_that_is_not_applied_leaves_every_bit() -> None:
@@ -103,6 +107,7 @@ def test_jitter_that_is_not_applied_leaves_every_bit() -> None:
     params = {name: torch.full((4,), 0.7) for name in ("brightness", "contrast", "saturation", "hue")}
     params |= {"applied": torch.zeros(4, dtype=torch.bool), "order": torch.arange(4).expand(4, 4)}
     assert torch.equal(Jitter().transform(images, params), images)
+    assert torch.equal(_by_slots(images, params), images)
 
 
 def test_grey_solarise_invert_and_normalise_are_torchvisions() -> None:

@@ -1,9 +1,4 @@
-"""Operations on colours: jitter with its per-image random order, greyscale, solarise, invert, normalise.
-
-Brightness, saturation, contrast and identity are one operation, ``clamp(gain * x + share * grey(x) + rest)``. So every
-image can have its own order of the jitter's four steps in one static programme of slots around the single reduction
-that contrast needs (the mean grey level): no sorting, no waiting, and one or two fused passes when compiled.
-"""
+"""Operations on colours: jitter with its per-image random order, greyscale, solarise, invert, normalise."""
 
 from __future__ import annotations
 
@@ -13,86 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from prelax.augment.jittering import grey_of, jitter
 from prelax.augment.operation import Params, Shape, moments, ordered, per_image, probability, vector
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 from prelax.record import Target
-
-Planes = tuple[Tensor, Tensor, Tensor]  # red, green, blue, each B x H x W
-BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)  # torchvision's numbering of the steps
-
-
-def grey_of(planes: Planes) -> Tensor:
-    """The luma torchvision uses."""
-    red, green, blue = planes
-    return 0.2989 * red + 0.587 * green + 0.114 * blue
-
-
-def _blend(planes: Planes, gain: Tensor, share: Tensor) -> Planes:
-    grey = share * grey_of(planes)
-    red, green, blue = ((gain * plane + grey).clamp(0.0, 1.0) for plane in planes)
-    return red, green, blue
-
-
-def _contrast(planes: Planes, factor: Tensor) -> Planes:
-    rest = (1.0 - factor) * grey_of(planes).mean((-2, -1), keepdim=True)
-    red, green, blue = ((factor * plane + rest).clamp(0.0, 1.0) for plane in planes)
-    return red, green, blue
-
-
-def _turn_hue(planes: Planes, shift: Tensor) -> Planes:
-    """Hue turned by ``shift`` (a share of the circle), without branches; saturation and value as they were."""
-    red, green, blue = planes
-    low = torch.minimum(torch.minimum(red, green), blue)
-    span = torch.maximum(torch.maximum(red, green), blue) - low
-    hue = torch.copysign(1.0 + (green + blue - red - low) / span.clamp(min=1e-12), green - blue) + 6.0 * shift
-
-    def channel(offset: float) -> Tensor:
-        turn = hue + offset
-        turn = turn - 6.0 * torch.round(turn * (1.0 / 6.0))
-        return low + span * (turn.abs() - 1.0).clamp(0.0, 1.0)
-
-    return channel(3.0), channel(1.0), channel(-1.0)
-
-
-def jitter(images: Tensor, params: Params) -> Tensor:
-    """Images with their four factors applied, each image in its own order; those not ``applied`` to as they were.
-
-    Around contrast C and hue H, brightness and saturation can stand in four regions, ``[0] H [1] C [2] H [3]``, where
-    hue is used on one side only. A region has two slots; a slot nobody stands in is the identity.
-    """
-    place = params["order"].argsort(1)  # place[b, step]: when the step is made  # B x 4
-    b, c, s, h = place.unbind(1)
-    column = {name: params[name][:, None, None] for name in ("brightness", "contrast", "saturation", "hue")}
-    hue_first = h < c
-
-    def region(step: Tensor) -> Tensor:
-        after_hue = ((step < c) == hue_first) & (step > h)
-        return 2 * (step > c).to(torch.int64) + after_hue.to(torch.int64)
-
-    region_b, region_s = region(b), region(s)
-    one, zero = torch.ones_like(column["hue"]), torch.zeros_like(column["hue"])
-
-    def slots(planes: Planes, which: int) -> Planes:
-        has_b, has_s, b_first = region_b == which, region_s == which, b < s
-        both = has_b & has_s
-        for is_b, is_s in ((has_b & ~(both & ~b_first), has_s & ~(both & b_first)), (both & ~b_first, both & b_first)):
-            is_b, is_s = is_b[:, None, None], is_s[:, None, None]
-            gain = torch.where(is_b, column["brightness"], torch.where(is_s, column["saturation"], one))
-            planes = _blend(planes, gain, torch.where(is_s, 1.0 - column["saturation"], zero))
-        return planes
-
-    red, green, blue = images.unbind(1)
-    planes: Planes = (red, green, blue)
-    planes = slots(planes, 0)
-    planes = _turn_hue(planes, torch.where(hue_first[:, None, None], column["hue"], zero))
-    planes = slots(planes, 1)
-    planes = _contrast(planes, column["contrast"])
-    planes = slots(planes, 2)
-    planes = _turn_hue(planes, torch.where(hue_first[:, None, None], zero, column["hue"]))
-    planes = slots(planes, 3)
-    applied = params["applied"][:, None, None]
-    return torch.stack([torch.where(applied, new, old) for new, old in zip(planes, images.unbind(1), strict=True)], 1)
 
 
 @dataclass(frozen=True)
@@ -147,7 +67,7 @@ class Jitter:
         return params
 
     def transform(self, images: Tensor, params: Params) -> Tensor:
-        return jitter(images, params)
+        return jitter(images.to(torch.float32), params)
 
 
 @dataclass(frozen=True)
