@@ -7,9 +7,10 @@ figure is measured in the run that prints it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def run_demo(
         folder = out / run_name(settings)
         if progress:
             print(f"{label}: {settings.train.epochs} epochs", flush=True)
-        train_or_skip(settings, folder, progress, lambda line: print(line) if progress else None)
+        with one_thread():
+            train_or_skip(settings, folder, progress, lambda line: print(line) if progress else None)
         found = {result["protocol"]: result for result in evaluate(Run.open(folder), PROTOCOLS, seed=seed)}
         if not rows:
             rows.append(floor(found))
@@ -67,6 +69,19 @@ def run_demo(
     with writing(out):
         (out / "demo.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return result
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread of the CPU: for so small a network a second one gains little, and waits long on a busy machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def floor(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
