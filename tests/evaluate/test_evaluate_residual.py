@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from prelax.evaluate import evaluate
+from prelax.evaluate import evaluate, residual
 from prelax.evaluate.features import fingerprint
-from prelax.evaluate.residual import ask, moved, probe_residual, read_off
+from prelax.evaluate.residual import ask, ask_often, moved, probe_residual, read_off
 from prelax.loading import load
 from prelax.record import Target
 
@@ -42,6 +42,27 @@ def test_the_floor_of_a_yes_or_no_is_the_more_frequent_answer():
     assert told["floor"] == 80
 
 
+def test_draws_of_one_image_never_sit_on_both_sides_when_the_strength_is_chosen(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        residual, "_fit", lambda x, *rest: seen.append(x[:, 0]) or (lambda rows: torch.zeros(len(rows), 4))
+    )
+    image = torch.arange(20).repeat(5).float()  # 5 draws of 20 images
+    x, truth = torch.stack([image, image], 1), torch.arange(100) % 4
+    read_off(x, truth, x, truth, ANGLE, images=20)
+    chosen_on = [set(rows.tolist()) for rows in seen[:-1]]  # the last fit is on all of them
+    assert all(part == set(range(4, 20)) for part in chosen_on)
+    assert set(seen[-1].tolist()) == set(range(20))
+
+
+def test_a_small_set_is_drawn_several_times_and_never_alike(run):
+    loaded = load(run.path)
+    images = torch.randint(0, 256, (9, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    got = ask_often(loaded, loaded.encoder(), images, seed=0, rows=25)
+    assert len(got.h1) == len(got.drawn["crop.x"]) == 27
+    assert not torch.equal(got.drawn["crop.x"][:9], got.drawn["crop.x"][9:18])
+
+
 def test_a_parameter_that_never_varies_is_not_asked_about():
     assert read_off(noise(50), torch.zeros(50), noise(20), torch.zeros(20), FLIP) is None
 
@@ -52,7 +73,7 @@ def test_every_recorded_parameter_is_asked_of_residual_and_features_on_held_out_
         assert set(result[part]) == {"crop.y", "crop.x", "crop.area", "crop.aspect", "noise.sigma", "rotation.turns"}
     assert "accuracy" in result["targets"]["rotation.turns"]
     assert "r2" in result["targets"]["crop.x"]
-    assert "500 test images" in result["settings"]["asked_about"]
+    assert "8000 views of 500 test images" in result["settings"]["asked_about"]
     assert run.evals()["residual"]["targets"] == result["targets"]
 
 

@@ -24,13 +24,15 @@ from prelax.config import DataSettings
 from prelax.data import ImageSet, load
 from prelax.draws import Draws
 from prelax.evaluate.features import frozen
-from prelax.evaluate.logistic import fit_logistic, fit_ridge, r2
+from prelax.evaluate.logistic import Linear, fit_logistic, fit_ridge, r2
 from prelax.loading import Loaded, views_of
 from prelax.record import Target
 from prelax.run import Run
 
 BATCH = 512
 IMAGES = 4096  # of each split, at most
+ROWS = 8192  # views of each split, at least: small sets are drawn several times, or the reader starves
+DRAWS = 16  # times an image is drawn, at most
 L2 = (1e-1, 1e-2, 1e-3, 1e-4)
 
 
@@ -78,6 +80,18 @@ def ask(loaded: Loaded, encoder: nn.Module, images: Tensor, seed: int) -> Asked:
     return Asked(whole["r12"], whole["r31"], whole["h1"], whole["h3"], drawn, relaxed)
 
 
+def ask_often(loaded: Loaded, encoder: nn.Module, images: Tensor, seed: int, rows: int = ROWS) -> Asked:
+    """As many draws of the images as give so many rows; row i is of image i modulo their number."""
+    draws = min(DRAWS, max(1, math.ceil(rows / len(images))))
+    asked = [ask(loaded, encoder, images, seed * DRAWS + draw) for draw in range(draws)]
+    whole = {name: torch.cat([getattr(one, name) for one in asked]) for name in ("r12", "r31", "h1", "h3")}
+    drawn, relaxed = (
+        {name: torch.cat([getattr(one, which)[name] for one in asked]) for name in getattr(asked[0], which)}
+        for which in ("drawn", "relaxed")
+    )
+    return Asked(**whole, drawn=drawn, relaxed=relaxed)
+
+
 def relaxed_operation(loaded: Loaded, pipeline: augment.Pipeline) -> augment.Operation:
     """The run's relaxed augmentation, under the name it has in records."""
     name = loaded.settings.method.relax
@@ -86,49 +100,62 @@ def relaxed_operation(loaded: Loaded, pipeline: augment.Pipeline) -> augment.Ope
 
 
 def read_off(
-    train: Tensor, train_drawn: Tensor, test: Tensor, test_drawn: Tensor, target: Target
+    train: Tensor,
+    train_drawn: Tensor,
+    test: Tensor,
+    test_drawn: Tensor,
+    target: Target,
+    images: int | None = None,
 ) -> dict[str, Any] | None:
     """How well a linear reader fitted to one set of images tells a parameter of others; None if it never varies.
 
-    The strength of its L2 is chosen on a fifth of the images it is fitted to.
+    The strength of its L2 is chosen on a fifth of the images it is fitted to, by likelihood (or squared error).
+
+    Args:
+        images: how many images the rows of ``train`` are of, over and over; all draws of one stay on one side.
     """
     if len(train_drawn.unique()) < 2 or len(test_drawn.unique()) < 2:
         return None
-    cut = max(1, len(train) // 5)
+    images = images or len(train)
+    held = torch.arange(len(train), device=train.device) % images < max(1, images // 5)
     best, chosen = -math.inf, L2[0]
     for l2 in L2:
-        told = _score(train[cut:], train_drawn[cut:], train[:cut], train_drawn[:cut], target, l2)
-        if told > best:
-            best, chosen = told, l2
-    told = _score(train, train_drawn, test, test_drawn, target, chosen)
+        reader = _fit(train[~held], train_drawn[~held], target, l2)
+        fits = _fits(reader(train[held]), train_drawn[held], target)
+        if fits > best:
+            best, chosen = fits, l2
+    said = _fit(train, train_drawn, target, chosen)(test)
     if target.kind == "continuous":
+        told = 100.0 * float(r2(said, test_drawn[:, None])[0])
         return {"r2": round(told, 2), "floor": 0.0, "kind": target.kind, "l2": chosen}
+    told = 100.0 * float((said.argmax(1) == test_drawn.long()).double().mean())
     guess = 100.0 * float((test_drawn.long() == train_drawn.long().mode().values).double().mean())
     return {"accuracy": round(told, 2), "floor": round(guess, 2), "kind": target.kind, "l2": chosen}
 
 
-def _score(x: Tensor, y: Tensor, test: Tensor, truth: Tensor, target: Target, l2: float) -> float:
+def _fit(x: Tensor, drawn: Tensor, target: Target, l2: float) -> Linear:
     if target.kind == "continuous":
-        return 100.0 * float(r2(fit_ridge(x, y[:, None], l2)(test), truth[:, None])[0])
-    classes = target.classes if target.kind == "categorical" else 2
-    predicted = fit_logistic(x, y.long(), classes, l2)(test).argmax(1)
-    return 100.0 * float((predicted == truth.long()).double().mean())
+        return fit_ridge(x, drawn[:, None], l2)
+    return fit_logistic(x, drawn.long(), target.classes if target.kind == "categorical" else 2, l2, tolerance=1e-4)
 
 
-def tell(train: Asked, test: Asked, specs: Sequence[Target], relaxed: Sequence[Target], what: str) -> dict[str, Any]:
+def _fits(said: Tensor, drawn: Tensor, target: Target) -> float:
+    """How well what a reader says fits; finer than counting right answers."""
+    if target.kind == "continuous":
+        return float(r2(said, drawn[:, None])[0])
+    return -float(F.cross_entropy(said, drawn.long()))
+
+
+def tell(
+    train: Asked, test: Asked, specs: Sequence[Target], relaxed: Sequence[Target], what: str, images: int
+) -> dict[str, Any]:
     """Every parameter read off the residual (``r``) or off the features of the one augmented image (``h``)."""
+    views = {"r": ("r12", "r31"), "h": ("h1", "h3")}[what]
+    asked = [(spec, views[0], "drawn") for spec in specs] + [(spec, views[1], "relaxed") for spec in relaxed]
     found = {}
-    for spec in (*specs, *relaxed):
-        own = spec in specs
-        name = {("r", True): "r12", ("r", False): "r31", ("h", True): "h1", ("h", False): "h3"}[what, own]
-        drawn = ("drawn" if own else "relaxed", spec.name)
-        told = read_off(
-            getattr(train, name),
-            getattr(train, drawn[0])[drawn[1]],
-            getattr(test, name),
-            getattr(test, drawn[0])[drawn[1]],
-            spec,
-        )
+    for spec, x, drawn in asked:
+        truth = [getattr(one, drawn)[spec.name] for one in (train, test)]
+        told = read_off(getattr(train, x), truth[0], getattr(test, x), truth[1], spec, images)
         if told is not None:
             found[spec.name] = told
     return found
@@ -178,20 +205,22 @@ def probe_residual(
     encoder = loaded.encoder()
     data = on or loaded.settings.data
     sets = {split: _some(load(data, split), images, seed) for split in ("train", "test")}
-    asked = {split: ask(loaded, encoder, pixels, seed + (split == "test")) for split, pixels in sets.items()}
+    # Seeds of the two splits are never the same, whatever seed is asked for.
+    asked = {split: ask_often(loaded, encoder, sets[split], 2 * seed + turn) for turn, split in enumerate(sets)}
+    images_fitted = len(sets["train"])
     pipeline = views_of(loaded.settings, loaded.channels, sets["train"].shape[-1]).pipelines[1]
     specs, relaxed = pipeline.specs, relaxed_operation(loaded, pipeline).targets
     return {
         "protocol": "residual",
         "dataset": data.source,
         "method": loaded.settings.method.name,
-        "targets": tell(asked["train"], asked["test"], specs, relaxed, "r"),
-        "features": tell(asked["train"], asked["test"], specs, relaxed, "h"),
+        "targets": tell(asked["train"], asked["test"], specs, relaxed, "r", images_fitted),
+        "features": tell(asked["train"], asked["test"], specs, relaxed, "h", images_fitted),
         "cosine_after": moved(loaded, sets["test"], seed),
         "settings": {
             "reader": "linear, L2 chosen on a fifth of the fitting images",
-            "fitted_on": f"{len(sets['train'])} training images",
-            "asked_about": f"{len(sets['test'])} test images",
+            "fitted_on": f"{len(asked['train'].h1)} views of {len(sets['train'])} training images",
+            "asked_about": f"{len(asked['test'].h1)} views of {len(sets['test'])} test images",
             "floor": "accuracy: the most frequent value; r2: 0",
         },
         "seeds": [seed],
