@@ -1,5 +1,6 @@
 """Pipelines: a view and its record, replayed, relaxed, refused."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -159,6 +160,25 @@ def test_where_compiling_fails_the_view_is_made_without_it_and_a_warning_says_so
     with pytest.warns(UserWarning, match="no C.. compiler found"):
         view = fused(pictures(), 0)
     assert torch.equal(view.images, pipeline(pictures(), 0).images)
+
+
+def test_many_compiled_pipelines_do_not_share_a_limit_and_one_of_too_many_shapes_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda f, **o: real(f, fullgraph=o["fullgraph"], dynamic=o["dynamic"], backend="eager")
+    )
+    pipelines = [Pipeline([Flip(p=number / 20), Invert()]) for number in range(10)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for pipeline in pipelines:
+            assert torch.equal(pipeline.compiled()(pictures(), 0).images, pipeline(pictures(), 0).images)
+    fused = pipelines[0].compiled()
+    with pytest.warns(UserWarning, match="without it"):
+        views = [fused(pictures(size), 0) for size in range(1, 12)]
+    for size, view in enumerate(views, 1):
+        assert torch.equal(view.images, pipelines[0](pictures(size), 0).images)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

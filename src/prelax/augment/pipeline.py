@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -182,25 +183,30 @@ def relaxed_view(pipeline: Pipeline, view: View, op: Operation, images: Tensor, 
 
 
 def _compile_or_eager(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function compiled; eager, with one warning, wherever that fails (no compiler, too many shapes)."""
+
+    def frame(*args: Any) -> Any:
+        return function(*args)
+
+    # The compiler counts recompilations per code object: without one of its own, pipelines would share a limit.
+    own = FunctionType(frame.__code__.replace(), frame.__globals__, frame.__name__, None, frame.__closure__)
     # Stacked colour planes written one by one share their arithmetic; as one masked kernel they would each repeat it.
-    fused = torch.compile(function, fullgraph=True, dynamic=False, options={"max_pointwise_cat_inputs": 0})
-    works: list[bool] = []
+    fused = torch.compile(own, fullgraph=True, dynamic=False, options={"max_pointwise_cat_inputs": 0})
+    state = {"worked": False, "failed": False}
 
     def call(*args: Any) -> Any:
-        if works == [False]:
+        if state["failed"] and not state["worked"]:
             return function(*args)
         try:
             out = fused(*args)
-        except Exception as error:
-            if works:  # it compiled before: the fault is the caller's
-                raise
-            out = function(*args)  # the same fault in plain words, if it is one of the input
-            works.append(False)
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            warnings.warn(f"torch.compile failed ({reason}); augmenting without it, slower", stacklevel=3)
+            state["worked"] = True
             return out
-        if not works:
-            works.append(True)
-        return out
+        except Exception as error:
+            out = function(*args)  # says it in plain words if the fault is one of the input
+            if not state["failed"]:
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                warnings.warn(f"torch.compile failed ({reason}); augmenting without it, slower", stacklevel=3)
+            state["failed"] = True
+            return out
 
     return call
