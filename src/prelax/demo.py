@@ -54,7 +54,7 @@ def run_demo(
             print(f"{label}: {settings.train.epochs} epochs", flush=True)
         with one_thread():
             train_or_skip(settings, folder, progress, lambda line: print(line) if progress else None)
-        found = {result["protocol"]: result for result in evaluate(Run.open(folder), PROTOCOLS, seed=seed)}
+            found = {result["protocol"]: result for result in evaluate(Run.open(folder), PROTOCOLS, seed=seed)}
         if not rows:
             rows.append(floor(found))
         rows.append(row(label, found, Run.open(folder).metrics()[-1], folder))
