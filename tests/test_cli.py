@@ -246,6 +246,24 @@ def test_evaluate_refuses_what_it_does_not_know(run: Path, capsys: pytest.Captur
     assert "cifar10" in capsys.readouterr().err
 
 
+def test_evaluate_on_a_folder_of_pictures(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from PIL import Image
+
+    from prelax.config import DataSettings
+    from prelax.data import load
+
+    digits = load(DataSettings(), "test")
+    for number in range(60):
+        folder = tmp_path / "pictures" / str(int(digits.labels[number]))
+        folder.mkdir(parents=True, exist_ok=True)
+        picture = Image.fromarray(digits.images[number, 0].numpy())
+        picture.resize((20, 24)).convert("RGB").save(folder / f"{number}.png")
+    words = ["evaluate", str(run), "--on", str(tmp_path / "pictures"), "--protocol", "knn", "--json"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)[0]["dataset"] == "pictures"
+    assert (run / "eval" / "knn-pictures.json").is_file()
+
+
 def test_probe_residual_asks_about_every_parameter(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe-residual", str(run), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)

@@ -111,24 +111,17 @@ def changed(settings: EvaluateSettings, changes: list[str]) -> EvaluateSettings:
 
 def dataset(run: Any, on: str | None, root: Path | None) -> DataSettings | None:
     """The images asked for: None for the run's own, else a dataset by name, or a folder of images."""
-    from prelax.config import DataSettings, nearest
-    from prelax.data import SOURCES
+    from prelax.evaluate.protocols import dataset as named
+    from prelax.loading import channels_of
 
     own = run.settings.data
     if on is None and root is None:
         return None
-    if on is None or on == own.source:
-        return own.model_copy(update={"root": root or own.root}) if root else None
-    channels = own.channels if own.source != "digits" else own.channels or 1
-    if on in SOURCES:
-        return DataSettings(
-            source=on, root=root or own.root, image_size=own.image_size, channels=channels, cache=own.cache
-        )
-    if Path(on).is_dir():
-        return DataSettings(
-            source="folder", root=Path(on), image_size=own.image_size, channels=channels, cache=own.cache
-        )
-    raise PrelaxError(f"--on {on}: no dataset and no folder of that name{nearest(on, SOURCES)}")
+    channels = channels_of(run.load_backbone(), str(run.path))
+    found = named(on or own.source, own, channels)
+    if found is not None and found.source != own.source:
+        found = found.model_copy(update={"channels": channels, "limit": None})
+    return found.model_copy(update={"root": root}) if found is not None and root is not None else found
 
 
 def whole(run: Any) -> DataSettings:

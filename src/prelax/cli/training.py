@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -79,6 +80,8 @@ def pretrain(
     state.afterwards = f"; go on with `prelax pretrain {out} --resume`"
     with working():
         run = train(settings, out, resume=resume, progress=not quiet)
+    if int(os.environ.get("RANK", "0")) > 0:  # of several processes the first speaks
+        return
     last = run.metrics()[-1:]
     result = {
         "run": str(run.path),
