@@ -109,6 +109,8 @@ def test_blur_sigma_and_angles_are_uniform_as_in_torchvision() -> None:
         Jitter(0.4, 0.4, 0.2, 0.1, p=0.8),
         Jitter(1.5, 0.0, 0.2, 0.0, p=0.3),
         Noise((0.0, 0.1), p=0.7),
+        Erase(0.5),
+        Erase(0.9, (0.02, 0.2), (0.2, 1.0)),
         FreeRotation(30),
         Maybe(FreeRotation(30), 0.3),
     ],

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from prelax.augment.exact import separable
-from prelax.augment.geometry import TRIES, box_targets, first_accepted, offset
-from prelax.augment.operation import Params, Shape, moments, ordered, per_image, probability
+from prelax.augment.geometry import TRIES, box_targets, crop_moments, first_accepted, offset
+from prelax.augment.operation import Params, Shape, mixed, moments, ordered, per_image, probability
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 from prelax.record import Target
@@ -96,11 +96,13 @@ class Erase:
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        mean, std = moments(*self.scale, self.p, 0.0)
-        area = Target(f"{self.name}.area", "continuous", mean=mean, std=std)
-        spread = (self.p / 12) ** 0.5  # a centre of a small box, else the middle
-        centre = (Target(f"{self.name}.{axis}", "continuous", mean=0.5, std=max(spread, 1e-6)) for axis in ("y", "x"))
-        return (*centre, area, Target(f"{self.name}.applied", "binary"))
+        known = crop_moments((self.scale[0], self.scale[1]), (self.ratio[0], self.ratio[1]))
+        found = []
+        # RandomErasing's ratio is height / width, RandomResizedCrop's width / height: y and x change places.
+        for name, like, rest in (("y", "x", 0.5), ("x", "y", 0.5), ("area", "area", 0.0)):
+            mean, std = mixed(*known[like], self.p, rest)
+            found.append(Target(f"{self.name}.{name}", "continuous", mean=mean, std=std))
+        return (*found, Target(f"{self.name}.applied", "binary"))
 
     def make_params(self, shape: Shape, draws: Draws) -> Params:
         height, width = shape[2:]

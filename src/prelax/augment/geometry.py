@@ -21,7 +21,7 @@ TRIES = 10  # torchvision's rejection loop
 
 
 @lru_cache(maxsize=64)
-def _crop_moments(scale: tuple[float, float], ratio: tuple[float, float]) -> dict[str, tuple[float, float]]:
+def crop_moments(scale: tuple[float, float], ratio: tuple[float, float]) -> dict[str, tuple[float, float]]:
     """Mean and std of the crop targets on a square image, by quadrature over torchvision's sampler."""
     n = 400
     middle = (np.arange(n) + 0.5) / n
@@ -102,7 +102,7 @@ class Crop:
         ordered(self.ratio, "crop ratio", 1e-3)
         if self.interpolation not in ("bilinear", "bicubic"):
             raise PrelaxError(f"crop interpolation is bilinear or bicubic, got {self.interpolation!r}")
-        known = _crop_moments((self.scale[0], self.scale[1]), (self.ratio[0], self.ratio[1]))
+        known = crop_moments((self.scale[0], self.scale[1]), (self.ratio[0], self.ratio[1]))
         targets = (Target(f"{self.name}.{key}", "continuous", mean=m, std=s) for key, (m, s) in known.items())
         object.__setattr__(self, "targets", tuple(targets))
 

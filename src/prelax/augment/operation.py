@@ -69,10 +69,14 @@ def ordered(pair: tuple[float, float], what: str, low: float = 0.0) -> None:
 
 def moments(low: float, high: float, p: float, otherwise: float) -> tuple[float, float]:
     """Mean and standard deviation of a value uniform in [low, high] with probability p, else ``otherwise``."""
-    middle, spread = (low + high) / 2, (high - low) ** 2 / 12
-    mean = p * middle + (1 - p) * otherwise
-    variance = p * (spread + middle**2) + (1 - p) * otherwise**2 - mean**2
-    return mean, max(variance, 1e-12) ** 0.5
+    return mixed((low + high) / 2, (high - low) / 12**0.5, p, otherwise)
+
+
+def mixed(mean: float, std: float, p: float, otherwise: float) -> tuple[float, float]:
+    """Mean and standard deviation of a value that is drawn with probability p and is ``otherwise`` else."""
+    both = p * mean + (1 - p) * otherwise
+    variance = p * (std**2 + mean**2) + (1 - p) * otherwise**2 - both**2
+    return both, max(variance, 1e-12) ** 0.5
 
 
 @dataclass(frozen=True)
@@ -117,9 +121,8 @@ class Maybe:
         rest = trait(self.op, "identity", {}).get(target.name[len(self.name) + 1 :])
         if rest is None or target.kind != "continuous":
             return target
-        mean = self.p * target.mean + (1 - self.p) * rest
-        second = self.p * (target.std**2 + target.mean**2) + (1 - self.p) * rest**2
-        return replace(target, mean=mean, std=max(second - mean**2, 1e-12) ** 0.5)
+        mean, std = mixed(target.mean, target.std, self.p, rest)
+        return replace(target, mean=mean, std=std)
 
     def make_params(self, shape: Shape, draws: Draws) -> Params:
         params = self.op.make_params(shape, draws)
