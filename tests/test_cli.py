@@ -246,12 +246,15 @@ def test_evaluate_refuses_what_it_does_not_know(run: Path, capsys: pytest.Captur
     assert "cifar10" in capsys.readouterr().err
 
 
-def test_evaluate_on_a_folder_of_pictures(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_on_a_folder_of_pictures(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from PIL import Image
 
     from prelax.config import DataSettings
     from prelax.data import load
 
+    monkeypatch.setenv("PRELAX_CACHE", str(tmp_path / "cache"))
     digits = load(DataSettings(), "test")
     for number in range(60):
         folder = tmp_path / "pictures" / str(int(digits.labels[number]))
