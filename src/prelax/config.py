@@ -71,7 +71,13 @@ class MethodSettings(Section):
     residual_norm: Literal["own", "shared"] = Field(
         "own", description="G(r) normalised by its own batch statistics, or by those of the views (affine: no 1/|r|)"
     )
-    reverse: bool = Field(False, description="R2S with r21 in place of r12")
+    reverse: bool = Field(False, description="R2S with r21 in place of r12; R3S with r13 where there is no R2S")
+    pl_anchor: Literal["same", "other"] = Field(
+        "same", description="RotPL reads z3 - z1 (the paper's letter) or z3 - z2: another crop, other colours"
+    )
+    pl_reads: Literal["embedding", "backbone"] = Field(
+        "embedding", description="PL and RotPL read the residual of embeddings z (the paper's letter) or of features h"
+    )
     similarity: Literal["both", "one-way"] = Field("both", description="one-way (x2 > x1) is the paper's letter")
     pl_reduction: Literal["sum", "mean"] = Field("mean", description="over the targets of one PL")
     loss_scale: float | None = Field(None, gt=0.0, description="of the printed squared distances; default by base")

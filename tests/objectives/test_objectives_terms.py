@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prelax.objectives import PretextLoss, margin, nt_xent, r2s, sim
+from prelax.objectives import PretextLoss, looc, margin, nt_xent, r2s, sim
 from prelax.record import Target
 
 
@@ -82,6 +82,18 @@ def test_nt_xent_is_simclrs_loss(seed: int, temperature: float) -> None:
     a, b = tensors([z1, z2])
     ours = (nt_xent(a, b, temperature) + nt_xent(b, a, temperature)) / 2
     assert ours.item() == pytest.approx(total / (2 * n), rel=1e-4)
+
+
+@given(seed=st.integers(0, 10_000), temperature=st.floats(0.1, 2))
+@settings(max_examples=20, deadline=None)
+def test_looc_finds_the_key_that_shares_the_augmentation(seed: int, temperature: float) -> None:
+    q, key, other = (unit(x) for x in batch(seed))
+    total = 0.0
+    for i in range(len(q)):
+        logits = np.array([*(q[i] @ k for k in key), q[i] @ other[i]]) / temperature
+        total += -logits[i] + np.log(np.exp(logits).sum())
+    a, b, c = tensors([q, key, other])
+    assert looc(a, b, [c], temperature).item() == pytest.approx(total / len(q), rel=1e-4)
 
 
 SPECS = (

@@ -132,6 +132,26 @@ def test_reverse_changes_r2s_and_not_r3s() -> None:
     assert normal["loss/r3s"].item() == pytest.approx(reverse["loss/r3s"].item(), rel=1e-6)
 
 
+def test_reverse_turns_r3s_where_there_is_no_r2s() -> None:
+    normal, reverse = (objective(name="prelax-rot", reverse=r)(views(3))[1] for r in (False, True))
+    assert normal["loss/r3s"].item() != pytest.approx(reverse["loss/r3s"].item(), rel=1e-3)
+
+
+def test_the_angle_may_be_read_against_the_other_view() -> None:
+    assert reached(name="r3s+rotpl", gamma=1.0, pl_anchor="other", residual_gradient="detach-in-g") == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_the_pretext_may_read_the_backbone_instead_of_the_embedding() -> None:
+    net = objective(name="prelax-rot", pl_reads="backbone")
+    assert net.network.heads["rotpl"].linears[0].in_features == 64
+    assert objective(name="prelax-rot").network.heads["rotpl"].linears[0].in_features == 12
+    net(views(3))[0].backward()
+
+
 def test_byols_target_gets_no_gradient_and_keeps_its_own_statistics() -> None:
     net = objective(name="byol")
     grads = gradients(net, views(2))

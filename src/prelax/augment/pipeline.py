@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -158,7 +158,14 @@ def relaxation(pipeline: Pipeline, op: Operation) -> Operation:
     return Named(op, f"relaxed-{op.name}") if any(op.name == other.name for other in pipeline.ops) else op
 
 
-def relaxed_view(pipeline: Pipeline, view: View, op: Operation, images: Tensor, draws: Draws) -> View:
+def relaxed_view(
+    pipeline: Pipeline,
+    view: View,
+    op: Operation,
+    images: Tensor,
+    draws: Draws,
+    given: Mapping[str, Tensor] | None = None,
+) -> View:
     """The third view: view 1 with one more operation, sharing all of view 1's record.
 
     An operation that only moves pixels (rotation, flips, jigsaw) acts on view 1's finished images; any other is put
@@ -170,10 +177,12 @@ def relaxed_view(pipeline: Pipeline, view: View, op: Operation, images: Tensor, 
         op: the relaxed operation.
         images: the batch view 1 was made of (not looked at if the operation only moves pixels).
         draws: where the operation's parameters come from, for example ``draws.at("view", 3)``.
+        given: parameters that are not drawn but given, by column, for example ``{"rotation.turns": turns}``.
     """
     op = relaxation(pipeline, op)
     shape: Shape = tuple(view.images.shape)  # type: ignore[assignment]
     params = op.make_params(shape, draws.at(op.name))
+    params |= {name: given[f"{op.name}.{name}"] for name in params if given and f"{op.name}.{name}" in given}
     record = view.record.then(Record({f"{op.name}.{name}": c for name, c in params.items()}, op.targets))
     if trait(op, "moves_pixels"):
         return View(op.transform(view.images, params), record)

@@ -2,7 +2,7 @@
 
 from prelax.objectives.methods import METHODS, Method, Term, ViewSpec, base_of, loss_scale, method, terms_of
 from prelax.objectives.pretext import PretextLoss
-from prelax.objectives.terms import distance, margin, nt_xent, r2s, sim
+from prelax.objectives.terms import distance, looc, margin, nt_xent, r2s, sim
 
 __all__ = [
     "METHODS",
@@ -12,6 +12,7 @@ __all__ = [
     "ViewSpec",
     "base_of",
     "distance",
+    "looc",
     "loss_scale",
     "margin",
     "method",

@@ -11,6 +11,7 @@ A view is (draw, relaxed): views of one draw share all of its record; a relaxed 
     predict  (i,)        H(backbone features of view i) against what the relaxed augmentation drew
     compare  (i, j)      H(features of i, features of j) against the difference of what the pipeline drew (AugSelf)
     classify (i,)        H(backbone features of view i) against the label
+    looc     (q, k, ...) in a space of its own, q must find its key k among its other keys and other images' k
 """
 
 from __future__ import annotations
@@ -23,10 +24,16 @@ from prelax.errors import PrelaxError
 
 @dataclass(frozen=True)
 class ViewSpec:
-    """One view: which draw of the pipeline it shows, and whether the relaxed augmentation is on top of it."""
+    """One view: which draw of the pipeline it shows, and whether the relaxed augmentation is on top of it.
+
+    ``fixed`` gives the relaxed augmentation a value of its k-way target instead of a draw (quarter turns); ``shares``
+    names operations whose parameters are view 1's (``relax`` for the relaxed one).
+    """
 
     draw: int
     relaxed: bool = False
+    fixed: int | None = None
+    shares: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -188,8 +195,8 @@ METHODS: dict[str, Method] = {
     ),
     "rotation": Method(
         "Rotation (Gidaris et al. 2018): the angle read off the backbone's features, nothing else",
-        "CE(H(h), a) over four rotated copies",
-        (ViewSpec(1, relaxed=True),) * 4,
+        "CE(H(h), a) over the four rotated copies of an image",
+        tuple(ViewSpec(1, relaxed=True, fixed=turns) for turns in range(4)),
         tuple(Term("rotation", "predict", (i,), factor=0.25) for i in (1, 2, 3, 4)),
         base="simsiam",
         family="option",
@@ -208,6 +215,27 @@ METHODS: dict[str, Method] = {
         "sim(1>2) + sim(2>1) + gamma compare(h1, h2; t1 - t2)",
         (ONE, TWO),
         (SIM_12, SIM_21, Term("augself", "compare", (1, 2), coefficient="gamma")),
+        family="peer",
+    ),
+    "essl": Method(
+        "E-SSL (Dangovski et al. 2022): the angle read off the backbone for a third crop in all four rotations",
+        "sim(1>2) + sim(2>1) + 1.6/4 sum_a CE(H(h_3a), a)",
+        (ONE, TWO, *(ViewSpec(3, relaxed=True, fixed=turns) for turns in range(4))),
+        # 0.4 on SimSiam's own scale, a quarter of the printed one; shared by four copies.
+        (SIM_12, SIM_21, *(Term("essl", "predict", (i,), factor=0.4) for i in (3, 4, 5, 6))),
+        family="peer",
+    ),
+    "looc": Method(
+        "LooC (Xiao et al. 2021): a space invariant to all, and one that keeps colour and one that keeps rotation",
+        "NT-Xent(1>2) + sum_i -log E_i(1, k_i) / (sum_j E_i(1, k_j) + sum_others E_i(1, k_i))",
+        (
+            ViewSpec(1, relaxed=True),
+            ViewSpec(2, relaxed=True),
+            ViewSpec(3, relaxed=True, shares=("jitter", "grey")),
+            ViewSpec(4, relaxed=True, shares=("relax",)),
+        ),
+        (SIM_12, Term("looc-colour", "looc", (1, 3, 2, 4)), Term("looc-rotation", "looc", (1, 4, 2, 3))),
+        base="simclr",
         family="peer",
     ),
 }

@@ -7,6 +7,8 @@ SimSiam's own loss is the mean of two negative cosines, a quarter of the sum of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -63,6 +65,21 @@ def nt_xent(q: Tensor, z: Tensor, temperature: float = 0.5) -> Tensor:
     mask[here, here + first] = True
     among_q = among_q.masked_fill(mask, float("-inf"))  # an embedding is not its own negative
     return F.cross_entropy(torch.cat([among_z, among_q], dim=1), here + first)
+
+
+def looc(q: Tensor, key: Tensor, others: Sequence[Tensor], temperature: float = 0.5) -> Tensor:
+    """LooC's loss in the space that keeps one augmentation: q must find the key that shares it.
+
+    Among the image's other keys, which differ in that augmentation, and the keys of other images.
+
+    Args:
+        q, key: B x D.
+        others: the image's other keys, each B x D.
+    """
+    q, key = F.normalize(q.float(), dim=-1), F.normalize(key.float(), dim=-1)
+    own = [(q * F.normalize(other.float(), dim=-1)).sum(-1, keepdim=True) for other in others]  # B x 1 each
+    logits = torch.cat([q @ key.T, *own], dim=1) / temperature  # B x (B + others)
+    return F.cross_entropy(logits, torch.arange(len(q), device=q.device))
 
 
 def _gather(x: Tensor) -> Tensor:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from prelax.augment import Normalise, Pipeline, relaxed_view
+from prelax.augment import Normalise, Pipeline
 from prelax.config import Settings
-from prelax.draws import Draws
 from prelax.loading import views_of
 from prelax.record import Record, View
 from prelax.report.content import Shot, Strip
@@ -28,18 +27,10 @@ def strips(settings: Settings, images: Tensor, ids: Tensor, labels: list[str], e
     """
     plain = settings.model_copy(update={"augment": settings.augment.model_copy(update={"compile": "never"})})
     maker = views_of(plain, images.shape[1], images.shape[-1])
-    draws = Draws(settings.seed, ids).at("augment", epoch)
-    made: dict[int, View] = {}
     columns: list[tuple[str, Pipeline, View, Record | None]] = []
-    for number, spec in enumerate(maker.views, start=1):
-        pipeline = maker.pipelines[2 if spec.draw == 2 else 1]
-        if spec.draw not in made:
-            made[spec.draw] = pipeline(images, draws.at("draw", spec.draw))
-        view, title = made[spec.draw], f"view {number}"
-        if spec.relaxed and maker.relax is not None:
-            view = relaxed_view(pipeline, view, maker.relax, images, draws.at("view", number))
-            title = f"view {number}: view {spec.draw} relaxed"
-        columns.append((title, pipeline, view, made[spec.draw].record if spec.relaxed else None))
+    for number, (spec, made) in enumerate(zip(maker.views, maker.make(images, ids, epoch), strict=True), start=1):
+        title = f"view {number}: view {spec.draw} relaxed" if spec.relaxed else f"view {number}"
+        columns.append((title, made.pipeline, made.shown, made.drawn.record if spec.relaxed else None))
     found = []
     for row in range(len(images)):
         shots = [shot(*column, row, images.shape) for column in columns]

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from prelax.config import Settings
 from prelax.nets import Encoder, Network
-from prelax.objectives import PretextLoss, Term, base_of, loss_scale, margin, method, nt_xent, r2s, sim, terms_of
+from prelax.objectives import PretextLoss, Term, base_of, looc, loss_scale, margin, method, nt_xent, r2s, sim, terms_of
 from prelax.objectives.methods import coefficient
 from prelax.record import Target
 
-READS = {"pl": "z", "relaxpl": "z", "predict": "h", "classify": "h", "compare": "hh"}
+READS = {"pl": "z", "relaxpl": "z", "predict": "h", "classify": "h", "compare": "hh", "looc": "h"}
+LOOC_DIM = 128  # of each space that keeps one augmentation
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,9 @@ class Objective(nn.Module):
             "classify": label,
         }
         self.losses = {t.name: PretextLoss(asked[t.kind], reduction) for t in self.terms if t.kind in asked}
-        heads = {t.name: (READS[t.kind], self.losses[t.name].width) for t in self.terms if t.kind in asked}
+        reads = READS | ({"pl": "h", "relaxpl": "h"} if settings.method.pl_reads == "backbone" else {})
+        heads = {t.name: (reads[t.kind], self.losses[t.name].width) for t in self.terms if t.kind in asked}
+        heads |= {t.name: (reads[t.kind], LOOC_DIM) for t in self.terms if t.kind == "looc"}
         # SimCLR compares embeddings as they are; a relaxed term needs G on any base (without it z' - r = z is void).
         self.needs_g = [
             t for t in self.terms if t.kind in ("margin", "relax") or (t.kind == "sim" and self.base != "simclr")
@@ -126,7 +129,7 @@ class Objective(nn.Module):
             return encoder.features(images, len(self.views), self.together).float()
 
     def residual(self, z: Tensor, i: int, j: int) -> Tensor:
-        """r_ij = z_i - z_j, of raw or unit embeddings. Views count from 1."""
+        """r_ij = z_i - z_j, of raw or unit vectors, with the gradient that is configured. Views count from 1."""
         zi, zj = z[i - 1], z[j - 1]
         if self.settings.residual == "normalised":
             zi, zj = F.normalize(zi, dim=-1), F.normalize(zj, dim=-1)
@@ -152,9 +155,10 @@ class Objective(nn.Module):
         return dict(zip([*singles, *pairs], self.network.predict(asked, borrow), strict=True))
 
     def pair(self, term: Term) -> tuple[int, int]:
-        """The residual of a relaxed term; R2S may take it in reverse."""
+        """The residual of a relaxed term, in reverse if so configured: that of R2S, or of R3S where R2S is not."""
         i, j, _ = term.views
-        return (j, i) if self.settings.reverse and term.name == "r2s" else (i, j)
+        turned = "r2s" if any(other.name == "r2s" for other in self.terms) else "r3s"
+        return (j, i) if self.settings.reverse and term.name == turned else (i, j)
 
     def alignment(self, term: Term, z: Tensor, t: Tensor, g: Mapping[tuple[int, ...], Tensor]) -> Tensor:
         """A term that compares embeddings: sim, margin or relax, unweighted."""
@@ -182,11 +186,15 @@ class Objective(nn.Module):
         labels: Tensor | None,
     ) -> Tensor:
         """A term that reads something off a residual or off features, unweighted."""
-        head, loss, i = self.network.heads[term.name], self.losses[term.name], term.views[0]
-        if term.kind == "pl":
-            return loss(head(self.residual(z, *term.views)), drawn[i - 1])
-        if term.kind == "relaxpl":
-            return loss(head(self.residual(z, *term.views)), relaxed[i - 1])
+        head, i = self.network.heads[term.name], term.views[0]
+        if term.kind == "looc":
+            q, key, *others = (head(h[view - 1]) for view in term.views)
+            return looc(q, key, others, self.settings.temperature)
+        loss = self.losses[term.name]
+        if term.kind in ("pl", "relaxpl"):
+            j = 2 if term.kind == "relaxpl" and self.settings.pl_anchor == "other" else term.views[1]
+            r = self.residual(h if self.settings.pl_reads == "backbone" else z, i, j)
+            return loss(head(r), (drawn if term.kind == "pl" else relaxed)[i - 1])
         if term.kind == "predict":
             return loss(head(h[i - 1]), relaxed[i - 1])
         if term.kind == "classify":

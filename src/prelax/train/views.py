@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -9,8 +11,17 @@ from prelax import augment
 from prelax.config import Settings
 from prelax.draws import Draws
 from prelax.objectives import ViewSpec, method
-from prelax.record import Target, View
+from prelax.record import Record, Target, View
 from prelax.train.step import Views
+
+
+@dataclass(frozen=True)
+class Made:
+    """A view and how it came about."""
+
+    pipeline: augment.Pipeline
+    drawn: View
+    shown: View
 
 
 class ViewMaker:
@@ -25,7 +36,9 @@ class ViewMaker:
         self.views: tuple[ViewSpec, ...] = method(settings.method.name).views
         name = preset_name(settings)
         one, two = augment.presets(name, settings.augment.size or (image_size if image_size <= 64 else None), channels)
-        self.size = next((int(op.size) for op in one.ops if isinstance(op, augment.Crop)), image_size)
+        self.size = next(
+            (op.size for op in one.ops if isinstance(op, augment.Crop) and isinstance(op.size, int)), image_size
+        )
         self.specs: tuple[Target, ...] = one.specs
         plain = {1: one, 2: two}
         wanted = settings.augment.compile
@@ -41,18 +54,7 @@ class ViewMaker:
 
     def __call__(self, pixels: Tensor, ids: Tensor, epoch: int | Tensor, labels: Tensor | None = None) -> Views:
         """The views of a batch. ``ids``: the number of each image in the data set."""
-        draws = Draws(self.seed, ids, pixels.device).at("augment", epoch)
-        made: dict[int, View] = {}
-        views: list[View] = []
-        for number, view in enumerate(self.views, start=1):
-            pipeline = self.pipelines[2 if view.draw == 2 else 1]
-            if view.draw not in made:
-                made[view.draw] = pipeline(pixels, draws.at("draw", view.draw), dtype=self.dtype)
-            shown = made[view.draw]
-            if view.relaxed:
-                assert self.relax is not None
-                shown = augment.relaxed_view(pipeline, shown, self.relax, pixels, draws.at("view", number))
-            views.append(shown)
+        views = [made.shown for made in self.make(pixels, ids, epoch)]
         images = torch.cat([view.images for view in views]).contiguous(memory_format=self.memory_format)
         return Views(
             images,
@@ -63,6 +65,43 @@ class ViewMaker:
             ],
             labels,
         )
+
+    def make(self, pixels: Tensor, ids: Tensor, epoch: int | Tensor) -> list[Made]:
+        """Each view with the pipeline that drew it and what it was before the relaxed augmentation."""
+        draws = Draws(self.seed, ids, pixels.device).at("augment", epoch)
+        drawn: dict[int, View] = {}
+        views: list[Made] = []
+        for number, view in enumerate(self.views, start=1):
+            pipeline = self.pipelines[2 if view.draw == 2 else 1]
+            if view.draw not in drawn:
+                record = pipeline.sample(tuple(pixels.shape), draws.at("draw", view.draw))  # type: ignore[arg-type]
+                shared = (
+                    {name: c for name, c in drawn[1].record.items() if _belongs(name, view.shares)} if drawn else {}
+                )
+                record = Record({**record.columns, **shared}, record.specs)
+                drawn[view.draw] = View(pipeline.apply(pixels, record, self.dtype), record)
+            shown = drawn[view.draw]
+            if view.relaxed:
+                assert self.relax is not None
+                given = self.given(view, views, len(ids), pixels.device)
+                shown = augment.relaxed_view(pipeline, shown, self.relax, pixels, draws.at("view", number), given)
+            views.append(Made(pipeline, drawn[view.draw], shown))
+        return views
+
+    def given(self, view: ViewSpec, before: list[Made], rows: int, device: torch.device) -> dict[str, Tensor]:
+        """What is not drawn for a relaxed view: shared with view 1, or a fixed value of a k-way target."""
+        assert self.relax is not None
+        if "relax" in view.shares:
+            return {name: c for name, c in before[0].shown.record.items() if _belongs(name, (self.relax.name,))}
+        kway = next((target for target in self.relax.targets if target.kind == "categorical"), None)
+        if view.fixed is None or kway is None:
+            return {}
+        return {kway.name: torch.full((rows,), view.fixed % kway.classes, dtype=torch.int64, device=device)}
+
+
+def _belongs(column: str, operations: tuple[str, ...]) -> bool:
+    """Whether a column is one of these operations' parameters."""
+    return any(column.startswith(f"{name}.") for name in operations)
 
 
 def _values(view: View, specs: tuple[Target, ...]) -> dict[str, Tensor]:

@@ -1,0 +1,67 @@
+"""What the views of a method share, and what decides them."""
+
+import torch
+
+from prelax.config import resolve
+from prelax.train import ViewMaker
+
+PIXELS = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+IDS = torch.arange(8)
+
+
+def maker(name: str, *changes: str) -> ViewMaker:
+    settings = resolve("cifar10/simsiam", [f"method.name={name}", *changes])
+    return ViewMaker(settings, channels=3, image_size=32, device=torch.device("cpu"))
+
+
+def test_the_third_view_is_the_first_rotated_and_shares_its_record() -> None:
+    one, _, three = maker("prelax-rot").make(PIXELS, IDS, 1)
+    turns = three.shown.record["rotation.turns"]
+    for row in range(8):
+        wanted = torch.rot90(one.shown.images[row], -int(turns[row]), (1, 2))  # clockwise
+        assert torch.equal(three.shown.images[row], wanted)
+    for name, column in one.shown.record.items():
+        assert torch.equal(three.shown.record[name], column)
+
+
+def test_views_of_two_draws_share_nothing() -> None:
+    one, two = maker("simsiam").make(PIXELS, IDS, 1)
+    assert not torch.equal(one.shown.record["crop.area"], two.shown.record["crop.area"])
+
+
+def test_an_images_views_do_not_depend_on_its_batch() -> None:
+    made = maker("prelax-all")
+    whole, part = made.make(PIXELS, IDS, 3), made.make(PIXELS[5:], IDS[5:], torch.tensor(3))
+    for a, b in zip(whole, part, strict=True):
+        torch.testing.assert_close(a.shown.images[5:], b.shown.images, rtol=0, atol=1e-6)
+
+
+def test_epochs_and_seeds_draw_anew() -> None:
+    areas = [maker("simsiam").make(PIXELS, IDS, epoch)[0].shown.record["crop.area"] for epoch in (1, 2)]
+    assert not torch.equal(*areas)
+    other = ViewMaker(resolve("cifar10/simsiam", seed=1), 3, 32, torch.device("cpu"))
+    assert not torch.equal(areas[0], other.make(PIXELS, IDS, 1)[0].shown.record["crop.area"])
+
+
+def test_essl_sees_a_third_crop_in_all_four_rotations() -> None:
+    made = maker("essl").make(PIXELS, IDS, 1)
+    assert [view.shown.record["rotation.turns"].unique().tolist() for view in made[2:]] == [[0], [1], [2], [3]]
+    assert torch.equal(made[2].drawn.images, made[5].drawn.images)
+    assert not torch.equal(made[2].drawn.images, made[0].drawn.images)
+
+
+def test_loocs_keys_share_one_augmentation_each() -> None:
+    q, plain, colour, turned = (view.shown.record for view in maker("looc").make(PIXELS, IDS, 1))
+    assert torch.equal(q["jitter.hue"], colour["jitter.hue"])
+    assert torch.equal(q["grey.applied"], colour["grey.applied"])
+    assert not torch.equal(q["crop.area"], colour["crop.area"])
+    assert torch.equal(q["rotation.turns"], turned["rotation.turns"])
+    assert not torch.equal(q["jitter.hue"], turned["jitter.hue"])
+    assert not torch.equal(q["jitter.hue"], plain["jitter.hue"])
+
+
+def test_relaxing_the_crop_crops_the_first_view_again() -> None:
+    one, _, three = maker("prelax-rot", "method.relax=crop").make(PIXELS, IDS, 1)
+    assert torch.equal(one.shown.record["crop.area"], three.shown.record["crop.area"])
+    assert "relaxed-crop.area" in three.shown.record
+    assert not torch.equal(one.shown.images, three.shown.images)
