@@ -1,0 +1,77 @@
+"""``prelax detect``: a backbone as a detector, on a dataset in COCO's format."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, working
+
+
+def detect(
+    start: Annotated[
+        str, typer.Argument(metavar="START", help="A run folder, WEIGHTS.safetensors, or the word random.")
+    ],
+    data: Annotated[
+        Path, typer.Option("--data", help="Holds instances_{train,val}.json, train/ and val/, or COCO's own layout.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
+    model: Annotated[
+        str, typer.Option("--model", help="retinanet (boxes) or maskrcnn (boxes, outlines).")
+    ] = "retinanet",
+    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Passes over the training images.")] = 12,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Images a step, over all processes.")] = 16,
+    lr: Annotated[
+        float | None, typer.Option("--lr", help="Rate for 16 images; default 0.01, of maskrcnn 0.02.")
+    ] = None,
+    size: Annotated[int, typer.Option("--size", min=32, help="The shorter side of the images, in pixels.")] = 320,
+    norm: Annotated[
+        str, typer.Option("--norm", help="BatchNorm: trained, frozen, or auto (frozen unless random).")
+    ] = "auto",
+    score: Annotated[float, typer.Option("--score", help="Make no prediction below this score.")] = 0.05,
+    backbone: Annotated[
+        str, typer.Option("--backbone", help="Of a random start: resnet18, resnet34 or resnet50.")
+    ] = "resnet18",
+    stem: Annotated[str, typer.Option("--stem", help="Of a random start: imagenet or small.")] = "imagenet",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that --out holds.")] = False,
+    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that decode images.")] = 2,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Fine-tune a backbone to detect and outline objects, and score it with pycocotools.
+
+    Examples: [bold]prelax detect runs/NAME --data coco --out runs/NAME-boxes[/bold] ·
+    [bold]prelax detect random --data coco --model maskrcnn --epochs 24 --out runs/scratch[/bold] ·
+    [bold]torchrun --nproc-per-node 2 -m prelax detect runs/NAME --data coco --out runs/NAME-boxes[/bold]
+    """
+    from prelax.detect import DetectSettings, detect, read_start
+
+    settings = DetectSettings(model, epochs, batch, lr, size, norm, score, seed=seed, device=device, workers=workers)
+    state.afterwards = "; go on with the same command and --resume"
+    with working():
+        result = detect(read_start(start, backbone, stem), data, out, settings, resume=resume, progress=not quiet)
+    if int(os.environ.get("RANK", "0")) > 0:  # of several processes the first speaks
+        return
+    show(result, rows(result))
+    for split, counts in result["left_out"].items():
+        if counts:
+            say(f"left out of {split}: " + ", ".join(f"{count} {why}" for why, count in counts.items()))
+    say(f"the figures are in {out / 'detection.json'}, drawn predictions in {out / 'predictions.png'}")
+
+
+def rows(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """The scores as a table: boxes, and outlines where there are any."""
+    first, last = result["curve"][0]["loss"], result["curve"][-1]["loss"]
+    return [
+        {"of": kind, **result[kind], "loss": f"{first:.3f} to {last:.3f}"} for kind in ("box", "mask") if result[kind]
+    ]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("detect")(detect)

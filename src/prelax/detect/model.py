@@ -1,0 +1,191 @@
+"""Detectors on a backbone of this library: where the weights start from, and torchvision's models around them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torchvision.models.detection import MaskRCNN, RetinaNet
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.backbone_utils import BackboneWithFPN
+from torchvision.ops import FrozenBatchNorm2d
+from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
+
+from prelax.detect.settings import MODELS, DetectSettings
+from prelax.errors import PrelaxError
+from prelax.loading import load
+from prelax.nets import backbone
+from prelax.run import first_line
+
+__all__ = ["MODELS", "Start", "detector", "read_start"]
+
+BACKBONES = ("resnet18", "resnet34", "resnet50")
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+PYRAMID = 256  # channels of every level
+
+
+@dataclass(frozen=True)
+class Start:
+    """The backbone a detector begins with.
+
+    Args:
+        name: as the user gave it.
+        backbone: resnet18, resnet34 or resnet50.
+        stem: ``imagenet`` (7x7, stride 2, max-pool) or ``small`` (3x3, stride 1), the one the weights have.
+        state: the weights; None for random ones.
+        mean, std: the normalisation the weights were trained with.
+    """
+
+    name: str
+    backbone: str
+    stem: str
+    state: dict[str, Tensor] | None
+    mean: tuple[float, ...] = IMAGENET[0]
+    std: tuple[float, ...] = IMAGENET[1]
+
+    @property
+    def digest(self) -> str | None:
+        """A short name of the weights; None of random ones."""
+        if self.state is None:
+            return None
+        found = hashlib.blake2b(digest_size=8)
+        for key in sorted(self.state):
+            found.update(key.encode() + self.state[key].contiguous().numpy().tobytes())
+        return found.hexdigest()
+
+
+def read_start(source: Path | str, net: str = "resnet18", stem: str = "imagenet") -> Start:
+    """The start a source names: ``random``, a run folder, or a ``.safetensors`` file in torchvision's names.
+
+    Args:
+        net, stem: of random weights; others say themselves what they are.
+    """
+    if str(source) == "random":
+        if net not in BACKBONES:
+            raise PrelaxError(f"no detector on {net!r}; use {', '.join(BACKBONES)}")
+        if stem not in ("imagenet", "small"):
+            raise PrelaxError(f"no stem {stem!r}; use imagenet or small")
+        return Start("random", net, stem, None)
+    path = Path(source)
+    if path.is_dir():
+        return of_run(path)
+    if not path.is_file():
+        raise PrelaxError(f"{source} is no run folder and no file of weights; `random` starts from nothing")
+    if path.suffix != ".safetensors":
+        raise PrelaxError(f"{path}: weights are read from a run folder or a .safetensors file (see docs/detection.md)")
+    try:
+        state = load_file(path)
+    except Exception as error:
+        raise PrelaxError(f"{path} cannot be read ({first_line(error)})") from None
+    return of_weights(str(source), state)
+
+
+def of_run(path: Path) -> Start:
+    loaded = load(path)
+    name, state = loaded.settings.model.backbone, loaded.backbone.state_dict()
+    if name not in BACKBONES:
+        raise PrelaxError(f"{path} is a run of {name}; a detector needs one of {', '.join(BACKBONES)}")
+    if loaded.channels != 3:
+        raise PrelaxError(f"{path} takes images of {loaded.channels} channel(s); a detector needs 3")
+    mean, std = ((v * 3 if len(v) == 1 else v) for v in (loaded.preprocess.mean, loaded.preprocess.std))
+    return Start(str(path), name, stem_of(state, str(path)), state, mean, std)
+
+
+def of_weights(name: str, state: dict[str, Tensor]) -> Start:
+    """A state dict of torchvision's ResNet-18, 34 or 50, with or without its classifier."""
+    state = {key: value for key, value in state.items() if not key.startswith("fc.")}
+    if "layer4.2.conv3.weight" in state:
+        net = "resnet50"
+    else:
+        net = "resnet34" if "layer4.2.conv2.weight" in state else "resnet18"
+    wanted = backbone(net, stem_of(state, name)).state_dict()
+    for key in [*wanted, *state]:
+        if key not in state or key not in wanted or state[key].shape != wanted[key].shape:
+            how = "missing" if key not in state else "unknown" if key not in wanted else "of another shape"
+            raise PrelaxError(f"{name}: the weights are not of torchvision's {net}: {key} is {how}")
+    return Start(name, net, stem_of(state, name), state)
+
+
+def stem_of(state: dict[str, Tensor], where: str) -> str:
+    """Which first convolution the weights have; it cannot be changed without losing them."""
+    kernel = tuple(state["conv1.weight"].shape[1:]) if "conv1.weight" in state else ()
+    stems = {(3, 7, 7): "imagenet", (3, 3, 3): "small"}
+    if kernel not in stems:
+        raise PrelaxError(f"{where}: its conv1 is not the first convolution of a ResNet on colour images")
+    return stems[kernel]
+
+
+def detector(start: Start, settings: DetectSettings, categories: int) -> nn.Module:
+    """torchvision's RetinaNet or Mask R-CNN on the start's backbone, every layer of it to be trained.
+
+    Pyramid and heads are drawn from the seed alone: the same whatever the backbone starts from. Anchors keep
+    torchvision's ratio to the stride, so that they follow a backbone with the small stem, whose strides are a quarter.
+
+    Args:
+        categories: how many, the background not counted.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        body = backbone(start.backbone, start.stem)
+        if start.state is not None:
+            body.load_state_dict(start.state)
+        body = with_norm(body, norm_of(settings, start))
+        torch.manual_seed(settings.seed)
+        return assemble(body, start, settings, categories)
+
+
+def assemble(body: nn.Module, start: Start, settings: DetectSettings, categories: int) -> nn.Module:
+    """The pyramid and the heads on a backbone."""
+    width, first = int(body.features) // 8, 4 if start.stem == "imagenet" else 1  # type: ignore[arg-type]
+    size, longest = settings.size, round(settings.size * 1333 / 800)
+    shape = {"min_size": size, "max_size": longest, "image_mean": list(start.mean), "image_std": list(start.std)}
+    if settings.masks:
+        layers = {f"layer{k}": str(k - 1) for k in (1, 2, 3, 4)}
+        pyramid = BackboneWithFPN(body, layers, [width * 2**k for k in range(4)], PYRAMID, LastLevelMaxPool())
+        sizes = tuple((8 * first * 2**k,) for k in range(5))
+        anchors = AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * 5)
+        return MaskRCNN(pyramid, categories + 1, rpn_anchor_generator=anchors, box_score_thresh=settings.score, **shape)
+    layers = {f"layer{k}": str(k - 2) for k in (2, 3, 4)}
+    extra = LastLevelP6P7(PYRAMID, PYRAMID)
+    pyramid = BackboneWithFPN(body, layers, [width * 2**k for k in (1, 2, 3)], PYRAMID, extra)
+    octaves = [8 * first * 2**k for k in range(5)]  # four times the stride
+    sizes = tuple((side, int(side * 2 ** (1 / 3)), int(side * 2 ** (2 / 3))) for side in octaves)  # type: ignore[misc]
+    anchors = AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * 5)
+    return RetinaNet(
+        pyramid,
+        categories + 1,
+        anchor_generator=anchors,
+        score_thresh=settings.score,
+        detections_per_img=100,
+        **shape,  # type: ignore[arg-type]
+    )
+
+
+def norm_of(settings: DetectSettings, start: Start) -> str:
+    """What becomes of BatchNorm; refuses to freeze what was never trained."""
+    if settings.norm == "auto":
+        return "trained" if start.state is None else "frozen"
+    if settings.norm == "frozen" and start.state is None:
+        raise PrelaxError("norm=frozen: random weights have no statistics to keep; use norm=trained")
+    return settings.norm
+
+
+def with_norm(body: nn.Module, norm: str) -> nn.Module:
+    """A backbone with its BatchNorms frozen, or made torch's own.
+
+    The library's ViewNorm2d takes it that every process has as many pixels as the next, which batches of pictures of
+    different shapes do not grant.
+    """
+    for name, child in body.named_children():
+        if isinstance(child, nn.BatchNorm2d):
+            kind = FrozenBatchNorm2d if norm == "frozen" else nn.BatchNorm2d
+            fresh = kind(child.num_features, eps=child.eps)
+            fresh.load_state_dict(child.state_dict())
+            setattr(body, name, fresh)
+        else:
+            with_norm(child, norm)
+    return body
