@@ -54,6 +54,8 @@ CHANGEABLE = {
     "train.stop_on_collapse",
 }
 
+FOUND = ("data.image_size", "data.channels")  # chosen by what the images are, where nobody said
+
 
 class Run:
     """A run folder, opened."""
@@ -67,8 +69,7 @@ class Run:
     def create(cls, path: Path | str, settings: Settings) -> Run:
         """A new run folder; refuses one that already holds a run."""
         run = cls(path)
-        if (run.path / "config.yaml").exists():
-            raise PrelaxError(f"{run.path} already holds a run; add --resume to go on with it, or choose another --out")
+        run.check_free()
         with writing(run.path):
             (run.path / "eval").mkdir(parents=True, exist_ok=True)
         about = {
@@ -81,6 +82,13 @@ class Run:
         }
         run.write("config.yaml", to_yaml(settings) + yaml.safe_dump({"run": about}, sort_keys=False))
         return run
+
+    def check_free(self) -> None:
+        """Refuses a folder that already holds a run."""
+        if (self.path / "config.yaml").exists():
+            raise PrelaxError(
+                f"{self.path} already holds a run; add --resume to go on with it, or choose another --out"
+            )
 
     @classmethod
     def open(cls, path: Path | str) -> Run:
@@ -125,9 +133,14 @@ class Run:
             section, _, leaf = key.rpartition(".")
             was = old[section][leaf] if section else old[leaf]
             wanted = new[section][leaf] if section else new[leaf]
-            free = key in CHANGEABLE or key == "recipe" or section == "evaluate"
+            free = key in CHANGEABLE or key == "recipe" or section == "evaluate" or (key in FOUND and wanted is None)
             if was != wanted and not free:
                 raise PrelaxError(f"{key} was {was!r} in {self.path} and cannot become {wanted!r} on resume")
+
+    def settings_with(self, settings: Settings) -> Settings:
+        """New settings to go on with, where what was found in the data stays as it was found."""
+        kept = {key.removeprefix("data."): getattr(self.settings.data, key.removeprefix("data.")) for key in FOUND}
+        return settings.model_copy(update={"data": settings.data.model_copy(update=kept)})
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from prelax.nets.backbones import BACKBONES, ResNet8, backbone
 from prelax.nets.heads import MLP, predictor, pretext_head, projector
 from prelax.nets.network import Encoder, Network
-from prelax.nets.norm import ViewNorm2d, keeps_views_apart, normalise_views, set_views, world_size
+from prelax.nets.norm import ViewNorm2d, keeps_views_apart, normalise_views, set_views
 
 __all__ = [
     "BACKBONES",
@@ -19,5 +19,4 @@ __all__ = [
     "pretext_head",
     "projector",
     "set_views",
-    "world_size",
 ]

@@ -10,13 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-
-def world_size() -> int:
-    """How many processes train together."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+from prelax.collectives import sum_over_processes, world_size
 
 
 def normalise_views(x: Tensor, norm: nn.modules.batchnorm._BatchNorm, borrow: Sequence[int] | None = None) -> Tensor:
@@ -48,9 +44,7 @@ def _moments(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor, int]:
     wide = x.to(torch.float32) if x.dtype in (torch.bfloat16, torch.float16) else x
     count = x.numel() // (x.shape[0] * x.shape[2])
     if (world := world_size()) > 1:
-        from torch.distributed.nn.functional import all_reduce
-
-        sums = all_reduce(torch.stack([wide.sum(dims), wide.square().sum(dims)]))
+        sums = sum_over_processes(torch.stack([wide.sum(dims), wide.square().sum(dims)]))
         mean, square = sums / (count * world)
         return mean, (square - mean.square()).clamp_min(0.0), count * world
     if wide is not x:  # half precision carries fewer digits than the one-pass formula loses, and one pass is faster

@@ -14,6 +14,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from prelax.collectives import rows_of_processes
+
 
 def distance(p: Tensor, z: Tensor) -> Tensor:
     """Squared distance of two batches of vectors once both are of length one: B x D, B x D > B."""
@@ -55,7 +57,7 @@ def nt_xent(q: Tensor, z: Tensor, temperature: float = 0.5) -> Tensor:
     are gathered, with gradient.
     """
     q, z = F.normalize(q.float(), dim=-1), F.normalize(z.float(), dim=-1)
-    all_q, all_z, first = _gather(q), _gather(z), 0
+    all_q, all_z, first = rows_of_processes(q), rows_of_processes(z), 0
     if all_q.shape[0] != q.shape[0]:
         first = dist.get_rank() * q.shape[0]
     here = torch.arange(q.shape[0], device=q.device)
@@ -80,12 +82,3 @@ def looc(q: Tensor, key: Tensor, others: Sequence[Tensor], temperature: float = 
     own = [(q * F.normalize(other.float(), dim=-1)).sum(-1, keepdim=True) for other in others]  # B x 1 each
     logits = torch.cat([q @ key.T, *own], dim=1) / temperature  # B x (B + others)
     return F.cross_entropy(logits, torch.arange(len(q), device=q.device))
-
-
-def _gather(x: Tensor) -> Tensor:
-    """The rows of every process, with gradient."""
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-        return x
-    from torch.distributed.nn.functional import all_gather
-
-    return torch.cat(all_gather(x))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from prelax.collectives import rows_of_processes
 from prelax.config import Settings
 from prelax.data import ImageSet, Store, order
 from prelax.errors import PrelaxError
@@ -59,7 +60,7 @@ class Engine:
             self.objective = Objective(
                 settings, channels, self.maker.size, self.maker.specs, self.maker.relaxed_specs, len(images.classes)
             ).to(device)
-        self.store = Store(images.images, device, settings.data.store)
+        self.store = Store(images, device, settings.data.store)
         self.labels = images.labels.to(device) if images.labels is not None else None
         self.optimizer = optimizer(self.objective.network, train, device)
         self.rates = lr_schedule(train, self.steps)
@@ -67,6 +68,7 @@ class Engine:
         self.sums: dict[str, Tensor] = {}
         self.last_z: Tensor | None = None
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.waited = 0.0
         self.module: nn.Module = self.objective
         self._prepare()
 
@@ -86,7 +88,8 @@ class Engine:
             self.maker.memory_format = torch.channels_last
             self.maker.dtype = torch.bfloat16 if self.bfloat16 else torch.float32
         wanted = self.settings.train.compile
-        self.fused = wanted == "always" or (wanted == "auto" and cuda)
+        alone = self.process.world == 1  # synchronised statistics do not compile
+        self.fused = alone and (wanted == "always" or (wanted == "auto" and cuda))
         if self.fused:
             for encoder in (self.objective.network.online, self.objective.network.target):
                 if encoder is not None:
@@ -105,7 +108,7 @@ class Engine:
         self.epoch = torch.zeros((), dtype=torch.int64, device=self.device)
         self.tau = torch.tensor(self.settings.method.tau, device=self.device)
         self.pixels: Tensor | None = None
-        self.capture = cuda and self.fused and self.process.world == 1
+        self.capture = cuda and self.fused
         schedules = {"lr": self.rates, "constant": constant_after_warmup(self.rates), "tau": self.taus}
         self.tables = {name: torch.tensor(s, dtype=torch.float64).to(self.device) for name, s in schedules.items()}
 
@@ -113,6 +116,7 @@ class Engine:
 
     def run_epoch(self, epoch: int, first: int, after_step: Callable[[int], bool]) -> int:
         """Trains from step ``first`` of an epoch until its end, or ``after_step`` says stop; returns the steps done."""
+        self.waited = 0.0  # seconds this epoch spent waiting for pixels
         if first == 0:
             for total in self.sums.values():
                 total.zero_()  # in place: a captured step adds to these very tensors
@@ -126,7 +130,9 @@ class Engine:
             self.set_rates((epoch - 1) * self.steps + step)
             self.ids.copy_(on_device[step])
             if feed is not None:
+                asked = time.perf_counter()
                 pixels = next(feed)[1]
+                self.waited += time.perf_counter() - asked
                 if self.pixels is None:
                     self.pixels = pixels.clone()
                 self.pixels.copy_(pixels, non_blocking=True)
@@ -199,8 +205,7 @@ class Engine:
             values /= self.process.world
         found = dict(zip(names, values.tolist(), strict=True))
         assert self.last_z is not None
-        found["effective_rank"] = effective_rank(self.last_z)
-        found["lr"] = self.rates[-1]
+        found["effective_rank"] = effective_rank(rows_of_processes(self.last_z))
         return found
 
     def state(self) -> dict[str, Any]:

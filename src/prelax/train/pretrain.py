@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import signal
 import threading
@@ -13,15 +14,17 @@ from typing import Any
 import torch
 
 from prelax.config import Settings
-from prelax.data import ImageSet, load
+from prelax.data import ImageSet, bar, load
 from prelax.errors import PrelaxError
+from prelax.evaluate.labels import digest
 from prelax.run import Run
 from prelax.train.engine import Engine, choose_device, stopwatch
-from prelax.train.processes import Process, joined
+from prelax.train.processes import Process, any_of, joined, restarted, wait_for_all
 from prelax.train.progress import Progress
 
 COLLAPSED_STD = 0.05  # of unit embeddings times sqrt(d): about 1 when they spread over the sphere
 COLLAPSED_RANK = 1.5
+PATIENCE = 5  # epochs a collapse must last
 
 
 def pretrain(settings: Settings, out: Path | str, *, resume: bool = False, progress: bool = True) -> Run:
@@ -38,17 +41,29 @@ def pretrain(settings: Settings, out: Path | str, *, resume: bool = False, progr
     """
     with joined(settings.train.device) as process:
         device = choose_device(settings.train.device, process)
-        run = Run(out)
+        resume = resume or (restarted() and (Path(out) / "config.yaml").exists())
+        run = Run.open(out) if resume else Run(out)
         if resume:
-            run = Run.open(out)
             run.check_resumable(settings)
+            settings = run.settings_with(settings)
         elif process.writes:
+            run.check_free()
+        with bar() if progress and process.writes else contextlib.nullcontext() as drawn:
+            images = load(settings.data, "train", drawn)
+        settings = as_found(settings, images)
+        if process.writes and not resume:
             run = Run.create(out, settings)
+        wait_for_all(process)  # the others read the folder too
         with run.lock() if process.writes else contextlib.nullcontext():
-            images = load(settings.data, "train")
             if process.writes:
-                note_skipped(run, images)
-            return train(run, settings, images, device, process, progress)
+                note_data(run, images)
+            try:
+                return train(run, settings, images, device, process, progress)
+            except torch.OutOfMemoryError:
+                raise PrelaxError(
+                    f"{device} has too little memory for train.batch_size={settings.train.batch_size}; "
+                    f"try train.batch_size={max(2, settings.train.batch_size // 2)}"
+                ) from None
 
 
 def train(
@@ -57,13 +72,14 @@ def train(
     """The outer loop over epochs."""
     engine = Engine(settings, images, device, process)
     epoch, step = restore(run, engine)
-    epochs = settings.train.epochs
+    wait_for_all(process)
+    epochs, history = settings.train.epochs, [line for line in run.metrics() if line["epoch"] <= epoch]
     probe = knn_probe(settings, engine, images) if settings.train.knn_every and process.writes else None
     with interruptible() as interrupted, Progress(epochs, engine.steps, epoch, progress and process.writes) as bar:
 
         def after_step(done: int) -> bool:
             bar.step(done)
-            return interrupted()
+            return interrupted() and process.world == 1  # several processes agree on it after an epoch
 
         while epoch < epochs:
             clock, first = stopwatch(), step
@@ -81,7 +97,9 @@ def train(
             line["views_per_s"] = round(speed * len(engine.objective.views), 1)
             if device.type == "cuda":
                 line["memory_gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 3)
-            problem = trouble(line, settings)
+            line["data_wait"] = round(engine.waited / seconds, 4)
+            history.append(line)
+            problem = trouble(history, settings)
             if probe is not None and (epoch % settings.train.knn_every == 0 or epoch == epochs) and problem is None:
                 line["knn"] = probe()
             if process.writes:
@@ -93,7 +111,7 @@ def train(
                 raise PrelaxError(
                     f"stopped after epoch {epoch}: {problem} The last good checkpoint in {run.path} stays."
                 )
-            if interrupted() and epoch < epochs:
+            if any_of(process, interrupted()) and epoch < epochs:
                 if process.writes:
                     save(run, engine, epoch, 0)
                 raise KeyboardInterrupt
@@ -124,25 +142,38 @@ def save(run: Run, engine: Engine, epoch: int, step: int) -> None:
     run.save_checkpoint({"epoch": epoch, "step": step, **engine.state()})
 
 
-def trouble(line: dict[str, Any], settings: Settings) -> str | None:
-    """What is wrong with an epoch, in words with what to try, or None."""
+def trouble(lines: list[dict[str, Any]], settings: Settings) -> str | None:
+    """What is wrong with the last of some epochs, in words with what to try, or None.
+
+    A loss that is not finite is trouble at once, a collapse when it has lasted: SimSiam passes near one at first.
+    """
+    line = lines[-1]
     losses = {name: value for name, value in line.items() if name.startswith("loss")}
     for name, value in losses.items():
         if not math.isfinite(value):
             return f"{name} is {value}. Try a lower train.lr, train.warmup_epochs=10, or method.pl_reduction=mean."
     if settings.train.stop_on_collapse and settings.method.name not in ("supervised", "rotation"):
-        shown = f"embedding std {line['embedding_std']:.3f}, effective rank {line['effective_rank']:.1f}"
-        if line["embedding_std"] < COLLAPSED_STD or line["effective_rank"] < COLLAPSED_RANK:
+        collapsed = [e["embedding_std"] < COLLAPSED_STD or e["effective_rank"] < COLLAPSED_RANK for e in lines]
+        if len(lines) >= PATIENCE and all(collapsed[-PATIENCE:]):
+            shown = f"embedding std {line['embedding_std']:.3f}, effective rank {line['effective_rank']:.1f}"
             return (
-                f"the representation has collapsed ({shown}). Try a lower train.lr, a lower method.gamma, "
-                "method.residual_gradient=detach-in-g, or train.stop_on_collapse=false to go on."
+                f"the representation has collapsed ({shown}, for {PATIENCE} epochs). Try a lower train.lr, a lower "
+                "method.gamma, method.residual_gradient=detach-in-g, or train.stop_on_collapse=false to go on."
             )
     return None
 
 
-def note_skipped(run: Run, images: ImageSet) -> None:
-    """What was left out of the data, and why, in the run's log."""
-    for note in getattr(images, "notes", []):
+def as_found(settings: Settings, images: ImageSet) -> Settings:
+    """The settings with the size and channels that were chosen by what the images are."""
+    found = {"image_size": int(images.images.shape[-1]), "channels": int(images.images.shape[1])}
+    wanted = {key: value for key, value in found.items() if getattr(settings.data, key) is None}
+    return settings.model_copy(update={"data": settings.data.model_copy(update=wanted)})
+
+
+def note_data(run: Run, images: ImageSet) -> None:
+    """What the run is trained on, to be recognised later, and what was left out of it and why."""
+    run.write("data.json", json.dumps({"images": len(images), "digest": digest(images.images)}) + "\n")
+    for note in images.notes:
         run.log(note)
     if images.skipped:
         run.log(f"skipped {len(images.skipped)} file(s)")

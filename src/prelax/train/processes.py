@@ -25,6 +25,27 @@ class Process:
         return self.rank == 0
 
 
+def wait_for_all(process: Process) -> None:
+    """Returns when every process has come here."""
+    if process.world > 1:
+        dist.barrier()
+
+
+def any_of(process: Process, flag: bool) -> bool:
+    """Whether the flag is up in any process; all of them hear the same."""
+    if process.world == 1:
+        return flag
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    raised = torch.tensor(float(flag), device=device)
+    dist.all_reduce(raised, dist.ReduceOp.MAX)
+    return bool(raised)
+
+
+def restarted() -> bool:
+    """Whether torchrun has started this process again after a worker died (``--max-restarts``)."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
 @contextlib.contextmanager
 def joined(device: str = "auto") -> Iterator[Process]:
     """This process, joined to the others torchrun started (``torchrun --nproc-per-node N -m prelax pretrain ...``)."""
