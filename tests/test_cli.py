@@ -298,17 +298,6 @@ def test_search_finds_the_picture_itself_first(run: Path, tmp_path: Path, capsys
     assert (tmp_path / "found.png").is_file()
 
 
-def test_augmentations_says_what_each_does_to_the_accuracy(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["augmentations", str(run), "-o", str(tmp_path / "harm.png"), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert set(result["under"]) == {"crop", "noise", "rotation"}
-    assert result["under"]["rotation"] < result["accuracy"]  # digits have an up
-    assert (tmp_path / "harm.png").is_file()
-    assert json.loads((run / "eval" / "augmentations.json").read_text())["under"] == result["under"]
-
-
 def test_report_writes_one_page(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(run), "--points", "50", "-o", str(tmp_path / "page.html"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["page"] == str(tmp_path / "page.html")

@@ -49,7 +49,7 @@ def test_every_table_of_the_paper_is_there() -> None:
 def test_every_row_has_a_recipe_and_a_protocol_there_is(name: str) -> None:
     for row in table(name).rows:
         assert settings_of(row, ["train.epochs=2"], seed=3).seed == 3
-        assert row.protocol in {*PROTOCOLS, "augmentations", "metrics"} or name == "imagenet", row
+        assert row.protocol in {*PROTOCOLS, "effects", "metrics"} or name == "imagenet", row
 
 
 def test_rows_of_one_table_train_different_things_unless_they_measure_one_run_twice() -> None:
@@ -187,7 +187,7 @@ def test_a_row_that_could_not_be_measured_is_refused_before_it_is_trained(
 
 @pytest.mark.parametrize("name", ["fig-augmentations", "fig-reverse"])
 def test_a_table_that_is_a_figure_is_drawn(name: str, tmp_path: Path) -> None:
-    only = "none|crop|rotation" if name == "fig-augmentations" else "prelax-std"
+    only = "none$|crop|flip|rotation" if name == "fig-augmentations" else "prelax-std"
     result = reproduce(name, ["data.source=digits", *TOY], tmp_path, only=only, progress=False)
     assert all(row["ours"] is not None for row in result["rows"])
     assert Path(result["figure"]).read_bytes().startswith(b"\x89PNG")

@@ -154,8 +154,8 @@ def finished_epochs(folder: Path) -> int:
 
 def measure(folder: Path, row: Row, on: str | None, device: str, wanted: EvaluateSettings, say: Say) -> float:
     """The row's figure, measured now or, when it was measured with these settings before, read from the run folder."""
+    from prelax.evaluate.effects import effects
     from prelax.evaluate.protocols import evaluate
-    from prelax.harm import harm
     from prelax.run import Run
     from prelax.train import choose_device
 
@@ -171,8 +171,8 @@ def measure(folder: Path, row: Row, on: str | None, device: str, wanted: Evaluat
     say(f"  measuring {row.protocol}" + (f" on {on}" if on else ""))
     target = own.model_copy(update={"source": on}) if on and on != own.source else None
     where = choose_device(device)
-    if row.protocol == "augmentations":
-        result = harm(run, target, where)
+    if row.protocol == "effects":
+        result = effects(run, target, where)
     else:
         result = evaluate(run, [row.protocol], on=target, device=where, settings=wanted)[0]
     return figure_of(result, figure, str(folder))
@@ -182,6 +182,8 @@ def figure_of(result: Mapping[str, Any], name: str, where: str) -> float:
     """A number of an evaluation by name; a dot goes one level deeper."""
     outer, _, inner = name.rpartition(".")
     numbers = result.get(outer, {}) if outer else result
+    if isinstance(numbers, list):  # what augmentations do: a row each
+        numbers = {row["augmentation"]: row["accuracy"] for row in numbers}
     value = numbers.get(inner)
     if not isinstance(value, int | float) or not math.isfinite(value):
         known = sorted(key for key, number in numbers.items() if isinstance(number, int | float))
@@ -194,7 +196,7 @@ def check_protocols(rows: Iterable[Row]) -> None:
     from prelax.evaluate.protocols import PROTOCOLS
 
     for row in rows:
-        if row.protocol not in {*PROTOCOLS, "augmentations", "metrics"}:
+        if row.protocol not in {*PROTOCOLS, "effects", "metrics"}:
             raise PrelaxError(
                 f"{row.label}, {row.column}: {row.protocol} cannot be measured; leave such rows out with --only"
             )

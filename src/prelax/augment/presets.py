@@ -53,6 +53,7 @@ OPERATIONS: dict[str, str] = {
 }
 
 PRESETS: dict[str, str] = {
+    "none": "no augmentation: the image whole (of a long one the middle), for supervised runs",
     "simsiam-32": "SimSiam on 32 px: crop 0.2-1, flip, jitter, grey",
     "simsiam-224": "SimSiam on 224 px: the same with blur (MoCo v2's recipe)",
     "byol-128": "BYOL on 128 px: bicubic crop 0.08-1, flip, jitter, grey; blur and solarise differ between the views",
@@ -61,6 +62,10 @@ PRESETS: dict[str, str] = {
     "medical": "mild, for scans: crop 0.6-1, flip, small rotations, soft contrast, noise; 224 px",
     "satellite": "mild, for images from above: crop 0.4-1, flips, quarter turns, soft colour; 224 px",
 }
+
+
+def _none(size: int) -> tuple[list[Operation], ...]:
+    return ([Crop(size, (1.0, 1.0), (1.0, 1.0)), Normalise(*IMAGENET)],)
 
 
 def _simsiam_32(size: int) -> tuple[list[Operation], ...]:
@@ -126,6 +131,7 @@ def _satellite(size: int) -> tuple[list[Operation], ...]:
 
 
 _VIEWS: dict[str, tuple[Callable[[int], tuple[list[Operation], ...]], int]] = {
+    "none": (_none, 224),
     "simsiam-32": (_simsiam_32, 32),
     "simsiam-224": (_simsiam_224, 224),
     "byol-128": (_byol, 128),

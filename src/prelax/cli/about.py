@@ -11,7 +11,10 @@ import typer
 from prelax.cli.speech import Debug, Json, Quiet, say, show
 from prelax.errors import PrelaxError
 
-KINDS = ("methods", "datasets", "recipes", "backbones", "augmentations", "protocols", "tables", "formats", "settings")
+KINDS = (
+    *("methods", "datasets", "recipes", "backbones", "augmentations"),
+    *("protocols", "tables", "figures", "formats", "settings"),
+)
 
 
 def list_(
@@ -20,7 +23,7 @@ def list_(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Say what there is: methods, datasets, recipes, backbones, augmentations, protocols, tables, formats, settings.
+    """Say what there is: methods, datasets, recipes, backbones, augmentations, protocols, tables and so on.
 
     Example: [bold]prelax list methods[/bold]
     """
@@ -74,6 +77,12 @@ def list_tables() -> list[dict[str, Any]]:
     return [{"table": name, "rows": len(table.rows), "what": table.title} for name, table in tables().items()]
 
 
+def list_figures() -> list[dict[str, Any]]:
+    from prelax.report.figures import FIGURES
+
+    return [{"figure": name, "what": line} for name, line in FIGURES.items()]
+
+
 def list_formats() -> list[dict[str, Any]]:
     from prelax.export import FORMATS
 
@@ -101,6 +110,7 @@ LISTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "augmentations": list_augmentations,
     "protocols": list_protocols,
     "tables": list_tables,
+    "figures": list_figures,
     "formats": list_formats,
     "settings": list_settings,
 }

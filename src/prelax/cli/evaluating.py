@@ -160,37 +160,6 @@ def probe_residual(
     say(f"the figures are in {run / 'eval'}")
 
 
-def augmentations(
-    run: RunFolder,
-    on: On = None,
-    root: Root = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="A figure; .png and .svg are written.")] = None,
-    device: Device = "auto",
-    seed: Seed = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
-) -> None:
-    """Say which augmentation harms: accuracy on test images that each one alone was applied to (Fig. 1a).
-
-    Ask it of a supervised run, or of any other, to choose what to relax with method.relax. Example:
-    [bold]prelax augmentations runs/NAME --out harm.png[/bold]
-    """
-    from prelax.harm import harm, rows
-    from prelax.run import Run
-    from prelax.train import choose_device
-
-    opened = Run.open(run)
-    with working():
-        result = harm(opened, dataset(opened, on, root), choose_device(device), seed)
-        if out is not None:
-            from prelax.report.figures import draw_bars
-
-            result["figures"] = [str(path) for path in draw_bars(rows(result), out)]
-    show(result, rows(result), f"linear accuracy on {result['dataset']}, per cent")
-    say(f"the figures are in {run / 'eval'}")
-
-
 def search(
     run: RunFolder,
     pictures: Annotated[list[Path], typer.Argument(metavar="PICTURE...", help="Image files to find the like of.")],
@@ -281,7 +250,6 @@ def export(
 def register(app: typer.Typer) -> None:
     app.command("evaluate")(evaluate)
     app.command("probe-residual")(probe_residual)
-    app.command("augmentations")(augmentations)
     app.command("embed")(embed)
     app.command("search")(search)
     app.command("export")(export)

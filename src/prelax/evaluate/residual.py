@@ -23,7 +23,8 @@ from prelax import augment
 from prelax.config import DataSettings
 from prelax.data import ImageSet, load
 from prelax.draws import Draws
-from prelax.evaluate.features import frozen
+from prelax.evaluate.alone import features_under, similarity, similarity_of_others
+from prelax.evaluate.features import extract, frozen
 from prelax.evaluate.logistic import Linear, fit_logistic, fit_ridge, r2
 from prelax.loading import Loaded, views_of
 from prelax.record import Target
@@ -161,37 +162,18 @@ def tell(
     return found
 
 
-@torch.no_grad()
 def moved(loaded: Loaded, images: Tensor, seed: int) -> dict[str, float]:
     """How far each augmentation alone moves the features: mean cosine with the untouched image's (1: invariant).
 
     ``other images`` is the cosine between different images, what total forgetting would look like.
     """
-    backbone, preprocess = loaded.backbone, loaded.preprocess
     pipeline = views_of(loaded.settings, loaded.channels, images.shape[-1]).pipelines[1]
-    relax = relaxed_operation(loaded, pipeline)
-    normalise = augment.Normalise(preprocess.mean, preprocess.std)
-    whole = augment.Crop(loaded.size, scale=(1.0, 1.0), ratio=(1.0, 1.0), interpolation="bilinear")
-    sums: dict[str, float] = {}
-    with frozen(backbone):
-        for start in range(0, len(images), BATCH):
-            pixels = images[start : start + BATCH].to(loaded.device)
-            rows = torch.arange(start, start + len(pixels), device=loaded.device)
-            draws = Draws(seed, rows).at("moved")
-
-            def features(*ops: augment.Operation, pixels: Tensor = pixels, draws: Draws = draws) -> Tensor:
-                if not any(isinstance(op, augment.Crop) for op in ops):
-                    ops = (whole, *ops)
-                view = augment.Pipeline([*ops, normalise])(pixels, draws)
-                return F.normalize(backbone(view.images).float(), dim=1)
-
-            plain = features()
-            found = {"other images": (plain * plain.roll(1, 0)).sum(1)}
-            for op in (*(op for op in pipeline.ops if not isinstance(op, augment.Normalise)), relax):
-                found[op.name] = (plain * features(op)).sum(1)
-            for name, cosine in found.items():
-                sums[name] = sums.get(name, 0.0) + float(cosine.double().sum())
-    return {name: round(total / len(images), 4) for name, total in sums.items()}
+    drawn = [op for op in pipeline.ops if not isinstance(op, augment.Normalise)]
+    plain = extract(loaded.backbone, images, loaded.preprocess, device=loaded.device)
+    found = {"other images": similarity_of_others(plain)}
+    for name, _, features in features_under(loaded, images, [*drawn, relaxed_operation(loaded, pipeline)], [seed]):
+        found[name] = similarity(plain, features)
+    return {name: round(cosine, 4) for name, cosine in found.items()}
 
 
 def probe_residual(

@@ -15,7 +15,7 @@ from prelax.config import nearest
 from prelax.errors import PrelaxError
 from prelax.report import embedding
 from prelax.report.gather import DYNAMICS, bars, line, names
-from prelax.report.rows import read_rows, reverse_rows, sensitivity_rows
+from prelax.report.rows import effects_rows, read_rows, reverse_rows, sensitivity_rows
 from prelax.report.sprites import rgb
 from prelax.report.style import DASHES, MARKERS, PALETTE, RIGHT, WRONG, figure
 from prelax.report.sweeps import draw_bars, draw_reverse, draw_sensitivity
@@ -39,10 +39,10 @@ FIGURES = {
     "dynamics": "accuracy, similarity loss and residual norm by epoch; of one or several runs",
     "tsne": "t-SNE of the test set; of one run",
     "retrieval": "random test images and their 15 nearest; of one run",
-    "residual": "what a linear reader tells from the residual; of runs with `prelax evaluate --protocol residual`",
+    "residual-probe": "what a linear reader tells from the residual; of runs with `prelax probe-residual`",
     "sensitivity": "accuracy over alpha, beta and gamma; of the runs of a sweep, or a JSON file of rows",
     "reverse": "normal against reverse residual; of runs with and without method.reverse, or a JSON file of rows",
-    "augmentations": "what each augmentation does to a supervised model (Fig. 1a); of a JSON file of rows",
+    "augmentations": "accuracy under each augmentation alone (Fig. 1a); of such a run, or a JSON file of rows",
 }
 
 
@@ -68,10 +68,10 @@ def draw(
         return draw_retrieval(inputs[0], path, seed=seed, device=device)
     if name == "dynamics":
         return draw_dynamics(inputs, path)
-    if name == "residual":
+    if name == "residual-probe":
         return draw_residual_probe(inputs, path)
     if name == "augmentations":
-        return draw_bars(read_rows(inputs[0]), path)
+        return draw_bars(effects_rows(inputs), path)
     from_file = len(inputs) == 1 and Path(inputs[0]).suffix == ".json"
     if name == "sensitivity":
         return draw_sensitivity(read_rows(inputs[0]) if from_file else sensitivity_rows(opened(inputs)), path)

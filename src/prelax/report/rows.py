@@ -78,6 +78,20 @@ def reverse_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return rows
 
 
+def effects_rows(inputs: Sequence[Path | str]) -> list[Mapping[str, Any]]:
+    """What each augmentation does, of one run (the paper's way if it was measured so) or a JSON file of rows."""
+    if len(inputs) > 1:
+        raise PrelaxError(f"figure augmentations is of one run or file; {len(inputs)} were given")
+    path = Path(inputs[0])
+    if not path.is_dir():
+        return read_rows(path)
+    evals = Run.open(path).evals()
+    for name in ("effects", "augmentations"):
+        if name in evals:
+            return list(evals[name]["rows"])
+    raise PrelaxError(f"{path} does not know what augmentations do to it; ask with `prelax augmentations {path}`")
+
+
 def read_rows(path: Path | str) -> list[Mapping[str, Any]]:
     """The rows in a JSON file: a list, or what stands under ``rows``."""
     try:

@@ -1,0 +1,122 @@
+"""``prelax augmentations``: what each augmentation does to a trained network, and so what to relax."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from prelax.cli.evaluating import Device, On, Root, RunFolder, dataset
+from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, working
+
+EXAMPLES = 6  # images of the picture
+
+
+def complete_operation(incomplete: str) -> list[str]:
+    from prelax.augment import OPERATIONS
+
+    return [name for name in OPERATIONS if name.startswith(incomplete) and name != "normalise"]
+
+
+def augmentations(
+    run: RunFolder,
+    on: On = None,
+    root: Root = None,
+    operation: Annotated[
+        list[str] | None,
+        typer.Option("--operation", help="Only this one; repeat for more.", autocompletion=complete_operation),
+    ] = None,
+    as_drawn: Annotated[
+        bool, typer.Option("--as-drawn", help="With the preset's probabilities (Fig. 1a), not to every image.")
+    ] = False,
+    draws: Annotated[int, typer.Option("--draws", min=1, max=100, help="Of the parameters, for every image.")] = 5,
+    images: Annotated[int, typer.Option("--images", min=2, help="Test images to look at, at most.")] = 2000,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The picture (.png and .svg); default RUN/augmentations.png.")
+    ] = None,
+    device: Device = "auto",
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Say which augmentations change what an image means to a run, and which of them to relax.
+
+    Each is done alone to test images: how far it moves the features, in per cent of the distance between different
+    images, and, where there are labels, the points of accuracy it costs. Examples:
+    [bold]prelax augmentations runs/NAME[/bold] ·
+    [bold]prelax augmentations runs/NAME --on ./photos --operation crop --operation jitter[/bold]
+    """
+    from prelax.evaluate.effects import effects, every_name
+    from prelax.evaluate.relaxing import candidates
+    from prelax.loading import channels_of
+    from prelax.run import Run
+    from prelax.train import choose_device
+
+    opened = Run.open(run)
+    target = out or run / "augmentations.png"
+    with working():
+        on_data = dataset(opened, on, root)
+        names = operation or every_name(channels_of(opened.load_backbone(), str(run)))
+        result = effects(
+            opened,
+            on_data,
+            choose_device(device),
+            seed,
+            operations=names,
+            draws=draws,
+            always=not as_drawn,
+            images=images,
+            protocol="augmentations",
+        )
+        ranked = candidates(result)
+        pictures = draw_examples(opened, on_data, ranked, result, target, seed)
+    rows = [shown(row) for row in ranked]
+    show({**result, "candidates": ranked, "figures": [str(path) for path in pictures]}, rows, heading(result))
+    best = next((row for row in ranked if row["advice"] == "relax" and not row["relaxed"]), None)
+    if best is not None:
+        name = best["augmentation"]
+        say(f"first to relax: {name} (prelax pretrain RECIPE method.name=prelax-all method.relax={name})")
+    say(f"drawn in {pictures[0]}, the figures are in {run / 'eval'}")
+
+
+def heading(result: dict[str, Any]) -> str:
+    none = result["rows"][0]["accuracy"]
+    title = f"{result['test_images']} images of {result['dataset']}"
+    return title if none is None else f"{title}, {none:.1f} % right untouched; read by {result['settings']['read_by']}"
+
+
+def shown(row: dict[str, Any]) -> dict[str, Any]:
+    """A candidate as a line of the table."""
+    accuracy = row["accuracy"]
+    return {
+        "augmentation": row["augmentation"],
+        "moved %": round(row["moved"], 1),
+        "accuracy %": None if accuracy is None else round(accuracy, 2),
+        "std": row["std"],
+        "advice": row["advice"],
+        "why": row["why"],
+    }
+
+
+def draw_examples(
+    run: Any, on: Any, ranked: list[dict[str, Any]], result: dict[str, Any], target: Path, seed: int
+) -> list[Path]:
+    from prelax.data import load as load_data
+    from prelax.evaluate.effects import examples, some
+    from prelax.loading import load
+    from prelax.report.gallery import draw_gallery
+
+    loaded = load(run.path)
+    images = load_data(on or loaded.settings.data, "test")
+    if len(images) == 0:
+        images = load_data(on or loaded.settings.data, "train")
+    few = images.images[some(len(images), EXAMPLES, seed)]
+    made = dict(examples(loaded, few, [result["rows"][0], *ranked], seed))
+    about = "moved: distance of the features, in % of that between different images"
+    return draw_gallery(ranked, made, target, about=about)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("augmentations")(augmentations)

@@ -1,0 +1,53 @@
+"""What to relax: the augmentations of a measurement, those that change most what an image means first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+HARMS, HARMLESS = 5.0, 1.0  # points of accuracy: at least, at most
+FAR, NEAR = 30.0, 10.0  # where there are no labels: per cent of the way to another image
+OUTSIDE = 100.0  # further than another image is
+
+
+def candidates(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of `effects` ranked for relaxing, each with ``advice`` (relax, strong, try, keep) and ``why``.
+
+    With labels the points of accuracy lost decide; without, how far the features move. The thresholds are ours and
+    rough: what counts is the order.
+
+    >>> row = {"augmentation": "rotation", "accuracy": 40.0, "drop": 55.0, "std": 2.0, "moved": 70.0}
+    >>> found = candidates({"rows": [{"augmentation": "none"}, row]})
+    >>> found[0]["advice"], found[0]["why"]
+    ('relax', 'costs 55.0 points and moves an image 70 % of the way to another: to ignore it is to lose that')
+    """
+    found = [{**row, **advice(row)} for row in result["rows"] if row["augmentation"] != "none"]
+    order = ("relax", "strong", "try", "keep")
+    return sorted(found, key=lambda row: (order.index(row["advice"]), -weight(row)))
+
+
+def weight(row: Mapping[str, Any]) -> float:
+    """What rows are ranked by."""
+    return float(row["moved"] if row.get("drop") is None else row["drop"])
+
+
+def advice(row: Mapping[str, Any]) -> dict[str, str]:
+    drop, moved = row.get("drop"), float(row["moved"])
+    high, low = (FAR, NEAR) if drop is None else (HARMS, HARMLESS)
+    level = "relax" if weight(row) >= high else "keep" if weight(row) <= low else "try"
+    if level == "relax" and moved >= OUTSIDE:
+        level = "strong"
+    notes = []
+    if drop is not None:
+        notes.append(f"costs {drop:.1f} points" if drop > 0.05 else "costs nothing")
+    if row.get("trained_with") and level != "keep":
+        notes.append("though the run was trained to ignore it,")
+    notes.append(f"{'and ' if notes else ''}moves an image {moved:.0f} % of the way to another")
+    ends = {
+        "relax": "to ignore it is to lose that",
+        "strong": "no image of this kind looks so; relax it only if yours can, or a milder one",
+        "try": "mild enough to be ignored, strong enough to be told",
+        "keep": "safe as an ordinary augmentation",
+    }
+    why = f"{' '.join(notes)}: {ends[level]}"
+    return {"advice": level, "why": why + ("; this run relaxes it" if row.get("relaxed") else "")}
