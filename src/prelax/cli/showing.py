@@ -126,14 +126,16 @@ def bench(
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="augment: of the CPU.")] = 1,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
-    rivals: Annotated[bool, typer.Option("--rivals/--alone", help="augment: torchvision and kornia too.")] = True,
+    rivals: Annotated[
+        bool, typer.Option("--rivals/--alone", help="Others too, where installed: torchvision, kornia; train: lightly.")
+    ] = True,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Measure this machine: views a second of the augmentations beside torchvision's and kornia's, or of training.
 
-    Examples: [bold]prelax bench augment[/bold] · [bold]prelax bench train cifar10/prelax-all[/bold]
+    Examples: [bold]prelax bench augment[/bold] · [bold]prelax bench train cifar10/simsiam[/bold]
     """
     from prelax.config import nearest, resolve
 
@@ -149,10 +151,12 @@ def bench(
     else:
         from prelax.check import check
         from prelax.train.bench import bench as bench_training
+        from prelax.train.peers import installed
 
         settings = check(resolve(recipe, [f"train.device={device}", *(changes or [])]))
+        fair = settings.method.name == "simsiam" and settings.data.source != "digits"  # the job the others can do
         with working():
-            rows = bench_training(settings, seconds=seconds)
+            rows = bench_training(settings, seconds=seconds, peers=installed() if rivals and fair else [])
     show(rows)
 
 

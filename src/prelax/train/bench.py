@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from prelax.config import Settings, merge, validate
 from prelax.data import ImageSet
 from prelax.train.engine import Engine, choose_device
+from prelax.train.peers import bench_peer
 from prelax.train.processes import Process
 
 MODES = {
@@ -25,7 +26,13 @@ MODES = {
 }
 
 
-def bench(settings: Settings, modes: Sequence[str] = (), seconds: float = 5.0, images: int = 0) -> list[dict[str, Any]]:
+def bench(
+    settings: Settings,
+    modes: Sequence[str] = (),
+    seconds: float = 5.0,
+    images: int = 0,
+    peers: Sequence[str] = (),
+) -> list[dict[str, Any]]:
     """Views a second, share of augmentation, TFLOP/s and peak memory of a training step, a row a mode.
 
     Pixels are noise in the shape of the settings' images: speed does not depend on what they show.
@@ -35,6 +42,7 @@ def bench(settings: Settings, modes: Sequence[str] = (), seconds: float = 5.0, i
         modes: names of ``MODES``; by default all that the device has.
         seconds: how long to time each.
         images: how many images the set has; by default eight batches.
+        peers: names of ``prelax.train.peers.PEERS`` to time on the same SimSiam job, in the same run.
     """
     device = choose_device(settings.train.device)
     cuda = device.type == "cuda"
@@ -80,7 +88,7 @@ def bench(settings: Settings, modes: Sequence[str] = (), seconds: float = 5.0, i
         if cuda:
             torch.cuda.empty_cache()
             torch.compiler.reset()
-    return rows
+    return [*rows, *(bench_peer(name, settings, seconds) for name in peers)]
 
 
 def build(settings: Settings, mode: str, images: int) -> Engine:
