@@ -100,6 +100,9 @@ class TrainSettings(Section):
     compile: Literal["auto", "always", "never"] = Field("auto", description="auto: on CUDA")
     checkpoint_every: int = Field(10, ge=1, description="epochs between checkpoints; the last is always written")
     knn_every: int = Field(0, ge=0, description="epochs between kNN probes; 0: none")
+    watch: Literal["auto", "none", "tensorboard", "wandb"] = Field(
+        "auto", description="curves beside metrics.jsonl; auto: TensorBoard where it is installed"
+    )
     stop_on_collapse: bool = Field(True, description="stop when the representation has collapsed")
 
 

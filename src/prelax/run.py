@@ -52,6 +52,7 @@ CHANGEABLE = {
     "train.checkpoint_every",
     "train.knn_every",
     "train.stop_on_collapse",
+    "train.watch",
 }
 
 FOUND = ("data.image_size", "data.channels")  # chosen by what the images are, where nobody said

@@ -29,6 +29,7 @@ TINY = [
     "train.epochs=1",
     "train.stop_on_collapse=false",
     "train.device=cpu",
+    "train.watch=none",
 ]
 
 
@@ -180,6 +181,21 @@ def test_two_runs_into_one_folder_are_refused(tmp_path: Path) -> None:
     run = pretrain(tiny(), tmp_path / "run", progress=False)
     with run.lock(), pytest.raises(PrelaxError, match="another process"):
         pretrain(tiny(), tmp_path / "run", resume=True, progress=False)
+
+
+def test_tensorboard_gets_the_same_curves(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = pretrain(tiny("train.epochs=2", "train.watch=tensorboard"), tmp_path / "run", progress=False)
+    events = EventAccumulator(str(run.path / "tensorboard")).Reload()
+    seen = [(event.step, event.value) for event in events.Scalars("loss/sim")]
+    assert seen == [(line["epoch"], pytest.approx(line["loss/sim"])) for line in run.metrics()]
+
+
+def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(PrelaxError, match=r"prelax\[wandb\]"):
+        pretrain(tiny("train.watch=wandb"), tmp_path / "run", progress=False)
 
 
 def test_metrics_are_json_a_line_an_epoch(tmp_path: Path) -> None:

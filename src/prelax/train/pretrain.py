@@ -21,6 +21,7 @@ from prelax.run import Run
 from prelax.train.engine import Engine, choose_device, stopwatch
 from prelax.train.processes import Process, any_of, joined, restarted, wait_for_all
 from prelax.train.progress import Progress
+from prelax.train.watching import watching
 
 COLLAPSED_STD = 0.05  # of unit embeddings times sqrt(d): about 1 when they spread over the sphere
 COLLAPSED_RANK = 1.5
@@ -75,7 +76,12 @@ def train(
     wait_for_all(process)
     epochs, history = settings.train.epochs, [line for line in run.metrics() if line["epoch"] <= epoch]
     probe = knn_probe(settings, engine, images) if settings.train.knn_every and process.writes else None
-    with interruptible() as interrupted, Progress(epochs, engine.steps, epoch, progress and process.writes) as bar:
+    shown = progress and process.writes
+    with (
+        interruptible() as interrupted,
+        watching(run, settings) if process.writes else contextlib.nullcontext(lambda line: None) as watch,
+        Progress(epochs, engine.steps, epoch, shown) as bar,
+    ):
 
         def after_step(done: int) -> bool:
             bar.step(done)
@@ -104,6 +110,7 @@ def train(
                 line["knn"] = probe()
             if process.writes:
                 run.log_metrics(line)
+                watch(line)
                 bar.epoch(line)
                 if problem is None and (epoch % settings.train.checkpoint_every == 0 or epoch == epochs):
                     save(run, engine, epoch, 0)
