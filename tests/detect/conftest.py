@@ -59,13 +59,8 @@ def toy(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tree(toy: Path) -> dict[str, Any]:
-    """The annotations of the toy's splits, to be changed and written back with ``rewrite``."""
+    """The annotations of the toy's splits, to be changed and written back."""
     return json.loads((toy / "instances_train.json").read_text())  # type: ignore[no-any-return]
-
-
-def rewrite(toy: Path, tree: dict[str, Any], *splits: str) -> None:
-    for split in splits or ("train", "val"):
-        (toy / f"instances_{split}.json").write_text(json.dumps(tree))
 
 
 @pytest.fixture(scope="session")

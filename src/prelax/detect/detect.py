@@ -109,9 +109,9 @@ class Trainer:
         if process.world > 1 and device.type == "cuda" and settings.norm == "trained":
             self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
         self.model.to(device)
-        weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.optimizer = torch.optim.SGD(
-            weights, settings.peak_lr, settings.momentum, weight_decay=settings.weight_decay
+            self.weights, settings.peak_lr, settings.momentum, weight_decay=settings.weight_decay
         )
         self.done = 0  # steps taken
         self.sums: dict[str, float] = {}  # of the terms of the loss, over the epoch under way
@@ -174,6 +174,7 @@ class Trainer:
             )
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        nn.utils.clip_grad_norm_(self.weights, self.settings.clip)
         self.optimizer.step()
         for name, value in zip(["loss", *(f"loss/{name}" for name in terms)], values, strict=True):
             self.sums[name] = self.sums.get(name, 0.0) + value

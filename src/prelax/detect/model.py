@@ -148,7 +148,14 @@ def assemble(body: nn.Module, start: Start, settings: DetectSettings, categories
         pyramid = BackboneWithFPN(body, layers, [width * 2**k for k in range(4)], PYRAMID, LastLevelMaxPool())
         sizes = tuple((8 * first * 2**k,) for k in range(5))
         anchors = AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * 5)
-        return MaskRCNN(pyramid, categories + 1, rpn_anchor_generator=anchors, box_score_thresh=settings.score, **shape)
+        return MaskRCNN(
+            pyramid,
+            categories + 1,
+            rpn_anchor_generator=anchors,
+            box_score_thresh=settings.score,
+            box_batch_size_per_image=settings.proposals,
+            **shape,
+        )
     layers = {f"layer{k}": str(k - 2) for k in (2, 3, 4)}
     extra = LastLevelP6P7(PYRAMID, PYRAMID)
     pyramid = BackboneWithFPN(body, layers, [width * 2**k for k in (1, 2, 3)], PYRAMID, extra)

@@ -33,6 +33,8 @@ class DetectSettings:
         norm: a name of ``NORMS``. Frozen statistics do not depend on how small the batch is, but random weights have
             none worth freezing.
         score: predictions below it are not made.
+        clip: gradients are scaled down to this norm; Mask R-CNN from random weights begins with norms of 20 to 50 and
+            can diverge without it, RetinaNet's are near 1.
         proposals: regions of an image that Mask R-CNN's heads are trained on at a step.
         device: auto, cpu, cuda or cuda:N.
         workers: processes that decode images; 0 decodes in this one.
@@ -51,6 +53,7 @@ class DetectSettings:
     proposals: int = 512
     momentum: float = 0.9
     weight_decay: float = 1e-4
+    clip: float = 10.0
     warmup_steps: int = 500  # a tenth of the run where that is less
     seed: int = 0
     device: str = "auto"
@@ -67,6 +70,8 @@ class DetectSettings:
                 raise PrelaxError(f"{name}={getattr(self, name)}: it must be {low} or more")
         if self.lr is not None and not (math.isfinite(self.lr) and self.lr > 0):
             raise PrelaxError(f"lr={self.lr}: it must be above 0")
+        if not self.clip > 0:
+            raise PrelaxError(f"clip={self.clip}: it must be above 0")
         if not 0 <= self.score < 1:
             raise PrelaxError(f"score={self.score}: it must be from 0 up to 1")
 
