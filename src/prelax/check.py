@@ -16,13 +16,16 @@ def check(settings: Settings) -> Settings:
     Traceback (most recent call last):
     prelax.errors.PrelaxError: method.name: no 'simsam'; did you mean simsiam?
     """
-    from prelax.augment import OPERATIONS, PRESETS
+    from prelax.augment import OPERATIONS, PRESETS, operation
     from prelax.data import SOURCES
     from prelax.nets import BACKBONES
     from prelax.objectives import METHODS
 
     known(settings.method.name, METHODS, "method.name")
-    known(settings.method.relax, OPERATIONS, "method.relax")
+    if ":" in settings.method.relax:
+        operation(settings.method.relax)  # a user's own: refused here if it cannot be imported
+    else:
+        known(settings.method.relax, OPERATIONS, "method.relax")
     known(settings.data.source, SOURCES, "data.source")
     known(settings.augment.preset, [*PRESETS, "auto"], "augment.preset")
     if not settings.model.backbone.startswith("timm:"):

@@ -63,7 +63,7 @@ class MethodSettings(Section):
     gamma: float = Field(0.1, ge=0.0, description="weight of the predictive loss PL")
     gamma2: float | None = Field(None, ge=0.0, description="the same for the relaxed view's PL; default gamma")
     eta: float = Field(0.5, ge=0.0, description="margin: mismatch that costs nothing")
-    relax: str = Field("rotation", description="the augmentation of the third view, any of `prelax list augmentations`")
+    relax: str = Field("rotation", description="the third view: of `prelax list augmentations`, or MODULE:CLASS")
     residual: Literal["raw", "normalised"] = Field("raw", description="difference of embeddings, or of unit embeddings")
     residual_gradient: Literal["full", "detach-in-g", "detach-anchor", "detach"] = Field(
         "full", description="full: the paper's letter; detach-in-g: only PL trains it; detach-anchor: not through z_j"

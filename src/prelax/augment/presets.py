@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import importlib
+import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -178,17 +181,35 @@ def preset(name: str, size: int | None = None, channels: int = 3) -> Pipeline:
 
 
 def operation(name: str, **options: Any) -> Operation:
-    """An operation by name, for example ``operation("jigsaw", grid=3)``.
+    """An operation by name, for example ``operation("jigsaw", grid=3)``, or a user's own as ``module:Class``.
 
     >>> operation("rotation").targets[0].classes
     4
     """
+    if ":" in name:
+        return _own(name, options)
     if name not in _BUILDERS:
         raise _unknown(name, OPERATIONS, "augmentation")
     try:
         return _BUILDERS[name](**options)
     except TypeError as error:
         raise PrelaxError(f"augmentation {name}: {str(error).split('()')[-1].strip()}") from None
+
+
+def _own(name: str, options: dict[str, Any]) -> Operation:
+    """A user's class, imported from where Python finds modules (the folder a command is run in among them)."""
+    module, _, attribute = name.partition(":")
+    where = os.getcwd()
+    try:
+        if where not in sys.path:
+            sys.path.insert(0, where)
+        made: Operation = getattr(importlib.import_module(module), attribute)(**options)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise PrelaxError(f"augmentation {name}: {error}; it must be MODULE:CLASS, importable from here") from None
+    missing = [part for part in ("name", "targets", "make_params", "transform") if not hasattr(made, part)]
+    if missing:
+        raise PrelaxError(f"augmentation {name} lacks {', '.join(missing)}: see docs/augmentations.md")
+    return made
 
 
 def _fit(op: Operation, channels: int) -> Operation:

@@ -1,0 +1,47 @@
+"""Every example runs, as its page says."""
+
+import importlib.util
+import math
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_names_every_example() -> None:
+    page = (EXAMPLES / "README.md").read_text()
+    assert all(f"`{path.name}`" in page for path in EXAMPLES.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", ["plain_pytorch", "lightning_module", "on_lightly"])
+def test_the_loss_of_a_loop_of_ones_own_is_finite(name: str) -> None:
+    if name == "lightning_module":
+        pytest.importorskip("pytorch_lightning")
+    if name == "on_lightly":
+        pytest.importorskip("lightly")
+    assert math.isfinite(example(name).main())
+
+
+def test_timm_loads_what_was_pretrained() -> None:
+    shape, missing = example("timm_backbone").main()
+    assert shape == (2, 512)
+    assert missing == []
+
+
+def test_an_augmentation_of_ones_own_can_be_relaxed() -> None:
+    assert 0 < example("own_augmentation").main() < 3
+
+
+def test_the_crop_can_be_relaxed_for_scans() -> None:
+    assert example("medical_crop").main() > 40  # guessing: 20
