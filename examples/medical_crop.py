@@ -46,9 +46,8 @@ def main(epochs: int = 2) -> float:
         ]
         run = pretrain(resolve("folder", changes), Path(folder) / "run", progress=False)
         (result,) = evaluate(run, ["logistic"])
-    print(
-        f"where the spot is, read off the features: {result['accuracy']:.1f} % (random weights: {result['floor']:.1f} %)"
-    )
+    read, floor = result["accuracy"], result["floor"]
+    print(f"where the spot is, read off the features: {read:.1f} % (random weights: {floor:.1f} %)")
     return float(result["accuracy"])
 
 
