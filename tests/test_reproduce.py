@@ -185,9 +185,13 @@ def test_a_row_that_could_not_be_measured_is_refused_before_it_is_trained(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["fig-augmentations", "fig-reverse"])
+@pytest.mark.parametrize("name", ["fig-augmentations", "fig-reverse", "fig-sensitivity"])
 def test_a_table_that_is_a_figure_is_drawn(name: str, tmp_path: Path) -> None:
-    only = "none$|crop|flip|rotation" if name == "fig-augmentations" else "prelax-std"
+    only = {
+        "fig-augmentations": " (none|crop|flip|rotation) ",
+        "fig-reverse": "prelax-std",
+        "fig-sensitivity": "std (alpha 0 |alpha 1)",
+    }[name]
     result = reproduce(name, ["data.source=digits", *TOY], tmp_path, only=only, progress=False)
     assert all(row["ours"] is not None for row in result["rows"])
     assert Path(result["figure"]).read_bytes().startswith(b"\x89PNG")
@@ -199,6 +203,8 @@ def test_the_dynamics_row_reads_the_metrics(tmp_path: Path) -> None:
     result = reproduce("fig-dynamics", changes, tmp_path, only="simsiam$", progress=False)
     metrics = (Path(result["rows"][0]["runs"][0]) / "metrics.jsonl").read_text().splitlines()
     assert result["rows"][0]["ours"] == pytest.approx(json.loads(metrics[-1])["residual_norm"], abs=1e-3)
+    assert Path(result["figure"]) == tmp_path / "fig-dynamics.png"
+    assert Path(result["figure"]).is_file()
 
 
 def test_recipes_of_tables_are_the_papers_lengths() -> None:

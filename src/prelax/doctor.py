@@ -7,7 +7,8 @@ import os
 import platform
 import shutil
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ class Finding:
     fine: bool
     what: str
     found: str
+    curves: Mapping[str, float | None] = field(default_factory=dict)  # metrics that show it, and where the limit is
 
 
 def environment() -> dict[str, str]:
@@ -130,3 +132,12 @@ def examine_run(path: Path | str) -> list[Finding]:
     from prelax.evaluate.doctor import diagnose
 
     return found + diagnose(metrics, settings)
+
+
+def draw_findings(path: Path | str, findings: Sequence[Finding]) -> list[Path]:
+    """The curves that show what is wrong with a run, in ``RUN/doctor.png``; nothing where nothing is wrong."""
+    from prelax.report.health import draw_health
+    from prelax.run import Run
+
+    wrong = [finding for finding in findings if not finding.fine and finding.curves]
+    return draw_health(Run.open(path).metrics(), wrong, Path(path) / "doctor.png") if wrong else []

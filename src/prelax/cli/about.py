@@ -125,17 +125,21 @@ def print_environment() -> None:
 
 def doctor(
     run: Annotated[Path | None, typer.Argument(help="A run folder to examine as well.")] = None,
+    figure: Annotated[
+        bool, typer.Option("--figure", help="Draw what is wrong with the run into RUN/doctor.png.")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Examine this machine and, if one is given, a run: what works, what is wrong, what to do.
 
-    Examples: [bold]prelax doctor[/bold] · [bold]prelax doctor runs/NAME[/bold]
+    Examples: [bold]prelax doctor[/bold] · [bold]prelax doctor runs/NAME --figure[/bold]
     """
-    from prelax.doctor import environment, examine_machine, examine_run
+    from prelax.doctor import draw_findings, environment, examine_machine, examine_run
 
-    findings = examine_machine() + (examine_run(run) if run is not None else [])
+    of_run = examine_run(run) if run is not None else []
+    findings = examine_machine() + of_run
     rows = [{"": "ok" if finding.fine else "!!", "what": finding.what, "found": finding.found} for finding in findings]
     fine = all(finding.fine for finding in findings)
     result = {
@@ -143,7 +147,14 @@ def doctor(
         "findings": [{"ok": f.fine, "what": f.what, "found": f.found} for f in findings],
         "ok": fine,
     }
+    if figure:
+        if run is None:
+            raise PrelaxError("--figure is of a run: prelax doctor RUN --figure")
+        drawn = draw_findings(run, of_run)
+        result["figures"] = [str(path) for path in drawn]
     show(result, rows)
+    if figure:
+        say(f"drawn in {drawn[0]}" if drawn else "nothing is wrong that curves could show, so nothing was drawn")
     say("" if fine else "what is marked !! needs a look")
     if not fine:
         raise typer.Exit(1)

@@ -49,6 +49,7 @@ def diverged(metrics: Lines) -> Finding:
                     "divergence",
                     f"the run diverged: {key} is {value} at epoch {line.get('epoch')}; "
                     "try a lower train.lr, train.warmup_epochs=10 or method.pl_reduction=mean",
+                    {key: None},
                 )
     loss = values(metrics, "loss")
     if len(loss) < 2:
@@ -61,6 +62,7 @@ def diverged(metrics: Lines) -> Finding:
             "divergence",
             f"the run diverged: loss {loss[0]:.4g} at first, {best:.4g} at epoch {at}, {loss[-1]:.4g} at the end; "
             "try a lower train.lr or train.warmup_epochs=10",
+            {"loss": loss[0]},
         )
     return Finding(True, "divergence", f"none: loss {loss[0]:.4g} at first, {loss[-1]:.4g} at the end")
 
@@ -84,6 +86,7 @@ def collapsed(metrics: Lines) -> Finding | None:
     bad_std = bool(std) and not std[-1] > COLLAPSED_STD  # NaN is bad too
     bad_rank = bool(rank) and not rank[-1] > COLLAPSED_RANK
     if bad_std or bad_rank:
+        limits = {"embedding_std": COLLAPSED_STD, "effective_rank": COLLAPSED_RANK}
         what = "the run collapsed: all images get nearly the same embedding"
         if not bad_std:
             what = "the run collapsed: the embeddings lie on one line"
@@ -91,9 +94,15 @@ def collapsed(metrics: Lines) -> Finding | None:
             False,
             "collapse",
             f"{what} ({figure}); try a lower train.lr, a lower method.gamma, or method.residual_gradient=detach-in-g",
+            {key: limit for key, limit in limits.items() if values(metrics, key)},
         )
     if std and std[-1] < THIN_STD:
-        return Finding(False, "collapse", f"close to collapse: the embeddings crowd together ({figure})")
+        return Finding(
+            False,
+            "collapse",
+            f"close to collapse: the embeddings crowd together ({figure})",
+            {"embedding_std": THIN_STD},
+        )
     return Finding(True, "collapse", f"none: {figure}")
 
 
@@ -108,6 +117,7 @@ def waiting(metrics: Lines, settings: Settings) -> Finding | None:
                 "speed",
                 f"loader-bound: {100 * share:.0f} % of the time went into waiting for images; "
                 "try data.store=device or host, a smaller data.image_size, or more data.workers",
+                {"data_wait": WAITING},
             )
     speed = values(metrics, "images_per_s")[1:]  # the first epoch compiles
     if not speed:
@@ -120,6 +130,7 @@ def waiting(metrics: Lines, settings: Settings) -> Finding | None:
             "speed",
             f"uneven: {slow} of {len(speed)} epochs ran under {SLOWED:.0%} of the usual {middle:,.0f} images/s; "
             "something else used this machine, or its disk could not keep up (data.store=host)",
+            {"images_per_s": SLOWED * middle},
         )
     waited = f", {100 * sum(wait) / len(wait):.0f} % of the time waiting for images" if wait else ""
     return Finding(True, "speed", f"steady: {middle:,.0f} images/s{waited}")
@@ -155,13 +166,14 @@ def ignores_pretext(metrics: Lines, settings: Settings) -> Finding | None:
     if not told:
         return None
     figures = ", ".join(f"{key} {loss:.3f} (a guess: {guess:.3f})" for _, key, loss, guess in told)
-    deaf = [key for share, key, _, _ in told if not share < IGNORED]
+    deaf = {key: guess for share, key, _, guess in told if not share < IGNORED}
     if deaf:
         return Finding(
             False,
             "pretext",
             f"the residual ignores its pretext: {figures}; train longer, or try method.similarity=both, "
             "a higher method.gamma or train.warmup_epochs=10",
+            deaf,
         )
     return Finding(True, "pretext", f"the residual knows what was done: {figures}")
 
@@ -196,6 +208,9 @@ def probe_fell(metrics: Lines) -> Finding | None:
     best = max(knn)
     if knn[-1] < best - 5.0:
         return Finding(
-            False, "kNN", f"fell from {best:.1f} to {knn[-1]:.1f} %: the end of the run undid part of what it learnt"
+            False,
+            "kNN",
+            f"fell from {best:.1f} to {knn[-1]:.1f} %: the end of the run undid part of what it learnt",
+            {"knn": best},
         )
     return Finding(True, "kNN", f"{knn[0]:.1f} % at first, {knn[-1]:.1f} % at the end, best {best:.1f} %")

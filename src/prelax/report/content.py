@@ -177,6 +177,7 @@ class Page:
     more_charts: list[Chart]
     bars: list[Bar]  # what the residual tells
     moves: list[Bar]  # how far augmentations move the features
+    effects: list[Bar]  # the accuracy under each augmentation alone
     sprites: list[Sprite]
     atlases: list[Atlas]
     albums: list[Album]

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import Polygon, Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from prelax.config import nearest
 from prelax.errors import PrelaxError
@@ -117,6 +118,7 @@ def draw_dynamics(runs: Runs, path: Path | str) -> list[Path]:
             if key == "residual_norm":
                 axes.set_ylim(bottom=0)
         grid[-1].set_xlabel("epoch")
+        grid[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
         handles = {text: h for axes in grid for h, text in zip(*axes.get_legend_handles_labels(), strict=True)}
         drawing.legend(
             handles.values(), handles.keys(), loc="outside lower center", ncols=min(3, len(called)), handlelength=2.6

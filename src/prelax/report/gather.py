@@ -17,6 +17,7 @@ ABOUT = {
     *("protocol", "dataset", "settings", "seeds", "std", "floor", "floor_std", "date", "prelax", "accuracy", "seconds"),
     *("train_images", "test_images", "classes", "test_images_left_out_as_seen", "k", "epochs", "batch_size"),
 }
+EFFECTS = ("effects", "augmentations")  # what augmentations do: a section of its own
 FIRST = ("linear", "linear-fast", "knn")  # the figure a run is known by, when there are several
 
 DYNAMICS = (  # the paper's figure: accuracy, similarity loss, residual norm
@@ -84,7 +85,8 @@ def results(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Row]:
     found: dict[tuple[str, str, str], list[Cell | None]] = {}
     for index, run in enumerate(evals):
         for name, result in run.items():
-            if not isinstance(result, Mapping) or "targets" in result:  # the residual probe has a figure of its own
+            # The residual probe and the effects of augmentations have figures of their own.
+            if not isinstance(result, Mapping) or "targets" in result or result.get("protocol") in EFFECTS:
                 continue
             protocol, dataset = str(result.get("protocol", name)), str(result.get("dataset", "–"))
             for measure, cell in measures(result).items():
@@ -163,6 +165,24 @@ def moves(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Bar]:
                     cells = found.setdefault(str(name), [None] * len(evals))
                     cells[index] = Cell(finite(value), finite(told.get("other images")))
     return [Bar(name, "cosine", cells) for name, cells in found.items()]
+
+
+def effects(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Bar]:
+    """The accuracy on test images under each augmentation alone; the floor is that of untouched images."""
+    found: dict[tuple[str, str], list[Cell | None]] = {}
+    for index, run in enumerate(evals):
+        for result in run.values():
+            if not isinstance(result, Mapping) or result.get("protocol") not in EFFECTS:
+                continue
+            rows = {str(row.get("augmentation")): row for row in result.get("rows", []) if isinstance(row, Mapping)}
+            untouched = finite(rows.pop("none", {}).get("accuracy"))
+            done = "done to all" if (result.get("settings") or {}).get("applied") == "always" else "as drawn"
+            for name, row in rows.items():
+                value, std = finite(row.get("accuracy")), finite(row.get("std"))
+                if value is not None:
+                    cells = found.setdefault((name, f"{result.get('dataset', '–')}, {done}, %"), [None] * len(evals))
+                    cells[index] = Cell(value, untouched, std)
+    return [Bar(name, unit, cells) for (name, unit), cells in found.items()]
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------

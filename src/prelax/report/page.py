@@ -15,7 +15,7 @@ import prelax
 from prelax.errors import PrelaxError
 from prelax.report import embedding
 from prelax.report.content import Album, Atlas, Page, Sprite, Word
-from prelax.report.gather import attempt, bars, card, charts, moves, names, results, settings_table
+from prelax.report.gather import attempt, bars, card, charts, effects, moves, names, results, settings_table
 from prelax.report.render import render
 from prelax.report.sprites import sprite
 from prelax.run import Run, now, writing
@@ -87,6 +87,7 @@ def gather(runs: Sequence[Run], *, points: int = 2000, seed: int = 0, device: to
         more_charts=more,
         bars=bars(evals),
         moves=moves(evals),
+        effects=effects(evals),
         sprites=pictures.sprites,
         atlases=pictures.atlases,
         albums=pictures.albums,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from prelax.report.content import Atlas, Chart, Page
 from prelax.report.panels import maps, settings, views
-from prelax.report.sections import curves, overview, residual, results
+from prelax.report.sections import augmentations, curves, overview, residual, results
 
 
 def render(page: Page) -> str:
@@ -26,6 +26,7 @@ def render(page: Page) -> str:
         ("results", "Results", results(page)),
         ("curves", "Curves", curves(page)),
         ("residual", "Residual", residual(page)),
+        ("augmentations", "Augmentations", augmentations(page)),
         ("map", "Map", maps(page)),
         ("views", "Views", views(page)),
         ("settings", "Settings", settings(page)),

@@ -198,6 +198,21 @@ def residual(page: Page) -> str:
     return html
 
 
+def augmentations(page: Page) -> str:
+    if not page.effects:
+        return ""
+    lead = (
+        "How many test images are still recognised when one augmentation alone is done to them. "
+        "The tick is the accuracy on untouched images: what lies far left of it changes what an image means here, and "
+        "is a candidate for <code>method.relax</code>."
+    )
+    bars = "".join(bar(one, 100.0, "untouched images") for one in page.effects)
+    return (
+        f'<h2>What augmentations do</h2><p class="lead">{lead}</p>{legend(page, dashed=False)}'
+        f'<div class="card bars">{bars}</div>'
+    )
+
+
 def bar(one: Bar, top: float, floor: str) -> str:
     """A line per run from 0 to ``top``, with a tick at the floor."""
 

@@ -30,8 +30,9 @@ def draw_bars(rows: Sequence[Mapping[str, Any]], path: Path | str) -> list[Path]
                 place, row["accuracy"], height=0.68, color=colour, xerr=finite(row.get("std")), error_kw={"lw": 0.7}
             )
             inside = row["accuracy"] > 15  # outside it would meet the dashed line
+            clear = 1.2 + (finite(row.get("std")) or 0.0)  # of the whisker
             axes.text(
-                row["accuracy"] + (-1.2 if inside else 1.2),
+                row["accuracy"] + (-clear if inside else clear),
                 place,
                 f"{row['accuracy']:.1f}",
                 ha="right" if inside else "left",
