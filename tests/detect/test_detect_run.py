@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -18,9 +19,10 @@ from safetensors.torch import load_file
 
 from prelax.cli import main
 from prelax.detect import DetectSettings, average_precision, detect, read_coco
+from prelax.detect.score import standard_error
 from prelax.errors import PrelaxError
 
-SMALL: dict[str, Any] = {"batch": 1, "size": 64, "workers": 0, "device": "cpu", "score": 0.0}
+SMALL: dict[str, Any] = {"batch": 1, "size": 64, "workers": 0, "device": "cpu", "score": 0.0, "draws": 5}
 
 
 def perfect(toy: Path) -> list[dict[str, Any]]:
@@ -51,6 +53,18 @@ def test_the_annotations_themselves_score_100_and_nothing_scores_0(toy: Path) ->
     assert average_precision(val, half)["AP"] == 50.0
 
 
+def test_the_standard_error_is_that_of_drawing_images_anew(toy: Path) -> None:
+    val, best = read_coco(toy, "val", masks=True), perfect(toy)
+    assert standard_error(val, best, "mask", draws=20) == {"AP": 0.0, "AP50": 0.0, "AP75": 0.0}
+    assert standard_error(val, [], draws=20)["AP"] == 0.0
+    one = [result for result in best if result["image_id"] == 7]
+    both = average_precision(val, one)["AP"]
+    assert both is not None
+    # Two images, one of them found: neither is drawn twice half of the time.
+    expected = np.sqrt(0.25 * (0 - both) ** 2 + 0.25 * (100 - both) ** 2)
+    assert standard_error(val, one, draws=1000)["AP"] == pytest.approx(expected, rel=0.06)
+
+
 def stopping_after(steps: int) -> Callable[[], contextlib.AbstractContextManager[Callable[[], bool]]]:
     """Ctrl-C at a step."""
 
@@ -73,6 +87,7 @@ def test_a_run_learns_and_a_stopped_one_goes_on_as_if_it_had_not_been(
     assert result["predictions"] > 0
     assert set(result["box"]) >= {"AP", "AP50", "AP75"}
     assert result["mask"] is None
+    assert set(result["box_standard_error"]) == {"AP", "AP50", "AP75"}
     assert result["start"]["backbone"] == "resnet18"
     written = json.loads((tmp_path / "whole" / "detection.json").read_text())
     assert written["curve"] == result["curve"]

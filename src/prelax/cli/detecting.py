@@ -32,6 +32,9 @@ def detect(
         str, typer.Option("--norm", help="BatchNorm: trained, frozen, or auto (frozen unless random).")
     ] = "auto",
     score: Annotated[float, typer.Option("--score", help="Make no prediction below this score.")] = 0.05,
+    draws: Annotated[
+        int, typer.Option("--draws", min=0, help="Sets of images drawn for the standard errors; 0 makes none.")
+    ] = 100,
     backbone: Annotated[
         str, typer.Option("--backbone", help="Of a random start: resnet18, resnet34 or resnet50.")
     ] = "resnet18",
@@ -52,7 +55,9 @@ def detect(
     """
     from prelax.detect import DetectSettings, detect, read_start
 
-    settings = DetectSettings(model, epochs, batch, lr, size, norm, score, seed=seed, device=device, workers=workers)
+    settings = DetectSettings(
+        model, epochs, batch, lr, size, norm, score, draws, seed=seed, device=device, workers=workers
+    )
     state.afterwards = "; go on with the same command and --resume"
     with working():
         result = detect(read_start(start, backbone, stem), data, out, settings, resume=resume, progress=not quiet)

@@ -30,7 +30,7 @@ from prelax.detect.batches import Samples, Stream, addresses
 from prelax.detect.coco import CocoSet, check_alike, pycocotools, read_coco, reasons
 from prelax.detect.model import Start, detector, norm_of, read_start
 from prelax.detect.picture import draw_predictions
-from prelax.detect.score import average_precision, predict
+from prelax.detect.score import average_precision, predict, standard_error
 from prelax.detect.settings import DetectSettings
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
@@ -41,7 +41,7 @@ from prelax.train.pretrain import interruptible
 from prelax.train.processes import Process, joined
 from prelax.train.progress import Progress
 
-CHANGEABLE = ("device", "workers", "score")  # on resume: they do not touch what is learnt
+CHANGEABLE = ("device", "workers", "score", "draws")  # on resume: they do not touch what is learnt
 
 
 def detect(
@@ -307,8 +307,11 @@ def finish(
     folder: Run, result: dict[str, Any], model: nn.Module, val: CocoSet, found: list[dict[str, Any]], masks: bool
 ) -> None:
     """Scores, and everything that is written at the end."""
-    result["box"] = average_precision(val, found)
-    result["mask"] = average_precision(val, found, "mask") if masks else None
+    draws = result["settings"]["draws"]
+    for kind in ("box", "mask"):
+        scored = kind == "box" or masks
+        result[kind] = average_precision(val, found, kind) if scored else None
+        result[f"{kind}_standard_error"] = standard_error(val, found, kind, draws) if scored and draws else None
     result["predictions"] = len(found)
     result |= {"date": now(), "prelax": prelax.__version__}
     target = folder.path / "detector.safetensors"

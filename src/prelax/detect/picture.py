@@ -105,13 +105,15 @@ def panel(axes: Axes, pixels: np.ndarray, val: CocoSet, things: list[dict[str, A
             said += f" {thing['score']:.2f}"
         elif wide * high < 0.004 * width * height:  # an annotation too small to write on
             continue
+        far = left > 0.8 * width  # its name would run over the edge
         axes.text(
-            min(max(left, 0), width - 1),
+            min(left + wide, width) if far else max(left, 0),
             max(top, 7 * shown),
             said,
             fontsize=5,
             color="white",
             va="bottom",
+            ha="right" if far else "left",
             clip_on=True,
             bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.8, "alpha": 0.9},
         )

@@ -33,6 +33,7 @@ class DetectSettings:
         norm: a name of ``NORMS``. Frozen statistics do not depend on how small the batch is, but random weights have
             none worth freezing.
         score: predictions below it are not made.
+        draws: sets of validation images drawn with replacement, for the standard errors; 0 makes none.
         clip: gradients are scaled down to this norm; Mask R-CNN from random weights begins with norms of 20 to 50 and
             can diverge without it, RetinaNet's are near 1.
         proposals: regions of an image that Mask R-CNN's heads are trained on at a step.
@@ -50,6 +51,7 @@ class DetectSettings:
     size: int = 320
     norm: str = "auto"
     score: float = 0.05
+    draws: int = 100
     proposals: int = 512
     momentum: float = 0.9
     weight_decay: float = 1e-4
@@ -72,6 +74,8 @@ class DetectSettings:
             raise PrelaxError(f"lr={self.lr}: it must be above 0")
         if not self.clip > 0:
             raise PrelaxError(f"clip={self.clip}: it must be above 0")
+        if self.draws == 1 or self.draws < 0:
+            raise PrelaxError(f"draws={self.draws}: a standard error needs two or more, 0 for none")
         if not 0 <= self.score < 1:
             raise PrelaxError(f"score={self.score}: it must be from 0 up to 1")
 
