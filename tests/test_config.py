@@ -122,6 +122,11 @@ def test_a_path_stays_as_it_was_typed() -> None:
     assert resolve("digits/simsiam", ["data.root=none"]).data.root is None
 
 
+def test_the_home_of_nobody_is_refused() -> None:
+    with pytest.raises(PrelaxError, match="no such user's home"):
+        resolve("digits/simsiam", ["data.root=~nobody-of-this-name/photos"])
+
+
 def test_numbers_and_switches_are_read_as_such() -> None:
     settings = resolve("digits/simsiam", ["train.lr=1e-3", "data.download=true", "train.batch_size=64"])
     assert (settings.train.lr, settings.data.download, settings.train.batch_size) == (1e-3, True, 64)

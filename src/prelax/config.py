@@ -253,7 +253,10 @@ def parse(text: str, annotation: Any) -> Any:
     if text.lower() in ("none", "null", "") and type(None) in parts:
         return None
     if Path in parts:
-        return str(Path(text).expanduser())  # the shell leaves the ~ of data.root=~/photos alone
+        try:
+            return str(Path(text).expanduser())  # the shell leaves the ~ of data.root=~/photos alone
+        except RuntimeError:
+            raise PrelaxError(f"{text}: there is no such user's home folder") from None
     if str in parts or get_origin(annotation) is Literal:
         return text
     try:
