@@ -299,12 +299,20 @@ def draw_figure(name: str, result: Mapping[str, Any], folders: Sequence[Path], o
     if kind not in FIGURES or kind == name or not folders:
         return None
     inputs: Sequence[Path] = folders
+    seeds = result["seeds"]
+    labels = {
+        folder: f"{row['label']}, seed {seed}" if len(seeds) > 1 else row["label"]
+        for row in result["rows"]
+        for folder, seed in zip(row["runs"], seeds, strict=True)
+    }
+    called = [labels[str(folder)] for folder in folders]
     if kind == "augmentations":
         rows = [{"augmentation": row["column"], "accuracy": row["ours"], "std": row["std"]} for row in result["rows"]]
         inputs = [out / f"{name}.rows.json"]
         inputs[0].write_text(json.dumps(rows), encoding="utf-8")
     try:
-        return str(draw(kind, inputs[:1] if kind in ("tsne", "retrieval") else inputs, out / f"{name}.png")[0])
+        inputs = inputs[:1] if kind in ("tsne", "retrieval") else inputs
+        return str(draw(kind, inputs, out / f"{name}.png", called=called)[0])
     except PrelaxError as error:
         say(f"no figure: {error}")
         return None

@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 Runs = Sequence[Run | Path | str]
+LETTERS = 66  # of a legend that fit in a column, about
 
 FIGURES = {
     "dynamics": "accuracy, similarity loss and residual norm by epoch; of one or several runs",
@@ -55,8 +56,12 @@ def draw(
     points: int = 2000,
     seed: int = 0,
     device: torch.device | str = "cpu",
+    called: Sequence[str] | None = None,
 ) -> list[Path]:
-    """A figure of ``FIGURES`` by name, from run folders (or a JSON file of rows); the PNG and SVG written."""
+    """A figure of ``FIGURES`` by name, from run folders (or a JSON file of rows); the PNG and SVG written.
+
+    ``called`` names the runs of a figure that has a line for each; else their folders do.
+    """
     if name not in FIGURES:
         raise PrelaxError(f"no figure {name!r}{nearest(name, FIGURES)}")
     if not inputs:
@@ -68,7 +73,7 @@ def draw(
             return draw_tsne(inputs[0], path, points=points, seed=seed, device=device)
         return draw_retrieval(inputs[0], path, seed=seed, device=device)
     if name == "dynamics":
-        return draw_dynamics(inputs, path)
+        return draw_dynamics(inputs, path, called)
     if name == "residual-probe":
         return draw_residual_probe(inputs, path)
     if name == "augmentations":
@@ -86,16 +91,22 @@ def opened(runs: Runs) -> list[Run]:
     return found
 
 
-def draw_dynamics(runs: Runs, path: Path | str) -> list[Path]:
+def legend_columns(called: Sequence[str]) -> int:
+    """How many names stand side by side in a legend a column wide."""
+    return max(1, min(3, len(called), LETTERS // (max(map(len, called)) + 8)))
+
+
+def draw_dynamics(runs: Runs, path: Path | str, called: Sequence[str] | None = None) -> list[Path]:
     """Accuracy, similarity loss and residual norm by epoch, a line per run; the files written."""
     folders = opened(runs)
-    called = names(folders)
+    called = called or names(folders)
+    columns = legend_columns(called)
     metrics = [run.metrics() for run in folders]
     panels = [(key, title) for key, title, *_ in DYNAMICS if any(key in entry for run in metrics for entry in run)]
     if not panels:
         raise PrelaxError(f"{folders[0].path} has no curves yet: its metrics.jsonl holds none of them")
     ylabel = {"knn": "kNN accuracy (%)", "loss/sim": "similarity loss", "residual_norm": r"$\|r\|_2$"}
-    with figure(1.15 * len(panels) + 0.35, path) as (drawing, written):
+    with figure(1.15 * len(panels) + 0.2 + 0.15 * -(-len(called) // columns), path) as (drawing, written):
         grid = drawing.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
         for axes, (key, title) in zip(grid, panels, strict=True):
             for index, run in enumerate(metrics):
@@ -120,9 +131,7 @@ def draw_dynamics(runs: Runs, path: Path | str) -> list[Path]:
         grid[-1].set_xlabel("epoch")
         grid[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
         handles = {text: h for axes in grid for h, text in zip(*axes.get_legend_handles_labels(), strict=True)}
-        drawing.legend(
-            handles.values(), handles.keys(), loc="outside lower center", ncols=min(3, len(called)), handlelength=2.6
-        )
+        drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, handlelength=2.6)
     return written
 
 
@@ -256,5 +265,5 @@ def draw_residual_probe(runs: Runs, path: Path | str) -> list[Path]:
         axes.set_xlim(0, 108)
         axes.set_xlabel("read from the residual (%); black: a guess")
         if len(folders) > 1:
-            drawing.legend(loc="outside lower center", ncols=min(3, len(folders)))
+            drawing.legend(loc="outside lower center", ncols=legend_columns(called))
     return written
