@@ -143,7 +143,7 @@ def test_a_photo_stored_on_its_side_is_turned_where_the_annotations_were_drawn_u
         (lambda root: (root / "instances_train.json").write_text("{"), "is not COCO's instances JSON"),
         (lambda root: (root / "instances_train.json").write_text('{"images": []}'), "is not COCO's instances JSON"),
         (lambda root: (root / "train").rename(root / "elsewhere"), "the folder of its images"),
-        (lambda root: [path.unlink() for path in (root / "train").iterdir()], "2 image file missing"),
+        (lambda root: [path.unlink() for path in (root / "train").iterdir()], "2 x image file missing"),
     ],
 )
 def test_a_dataset_that_cannot_be_read_is_refused_in_a_line(toy: Path, spoil: Any, said: str) -> None:

@@ -133,13 +133,20 @@ def test_outlines_are_learnt_and_scored(toy: Path, tmp_path: Path, capsys: pytes
     assert average_precision(read_coco(toy, "val", masks=True), predicted, "mask") == result["mask"]
 
 
+def test_a_loss_that_is_no_number_stops_the_run_with_what_to_try(toy: Path, tmp_path: Path) -> None:
+    settings = DetectSettings(epochs=9, lr=1e30, warmup_steps=0, **(SMALL | {"size": 32}))
+    with pytest.raises(PrelaxError, match=r"the loss is (nan|inf) at step \d; try a lower --lr"):
+        detect("random", toy, tmp_path / "out", settings, progress=False)
+
+
 def test_the_command_prints_json_and_refuses_in_a_line(
     toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["detect", "random", "--data", str(toy), "--out", str(tmp_path / "out"), "--epochs", "1", "--batch", "2"]
+    words = ["detect", "random", "--data", str(toy), "--out", str(tmp_path / "out"), "--epochs", "1", "--batch", "8"]
     words += ["--size", "32", "--workers", "2", "--device", "cpu", "--score", "0.9", "--json", "--quiet"]
     assert main(words) == 0
     result = json.loads(capsys.readouterr().out)
+    assert (result["settings"]["batch"], result["peak_lr"]) == (2, 0.01 * 2 / 16)  # there are two images
     assert result["predictions"] == 0  # nothing is so sure after one step
     assert (result["box"]["AP"], result["box"]["AP50"]) == (0.0, 0.0)
     assert (tmp_path / "out" / "predictions.png").is_file()

@@ -66,7 +66,7 @@ def detect(
     show(result, rows(result))
     for split, counts in result["left_out"].items():
         if counts:
-            say(f"left out of {split}: " + ", ".join(f"{count} {why}" for why, count in counts.items()))
+            say(f"left out of {split}: " + ", ".join(f"{count} x {why}" for why, count in counts.items()))
     say(f"the figures are in {out / 'detection.json'}, drawn predictions in {out / 'predictions.png'}")
 
 

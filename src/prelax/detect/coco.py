@@ -310,8 +310,8 @@ def tidy(thing: dict[str, Any]) -> dict[str, Any]:
 
 
 def reasons(left_out: list[tuple[str, str]]) -> str:
-    """``3 image file missing, 1 unknown category``."""
-    return ", ".join(f"{count} {why}" for why, count in Counter(why for _, why in left_out).items()) or "it has none"
+    """``3 x image file missing, 1 x unknown category``."""
+    return ", ".join(f"{count} x {why}" for why, count in Counter(why for _, why in left_out).items()) or "it has none"
 
 
 def pycocotools() -> Any:

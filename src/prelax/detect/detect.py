@@ -67,10 +67,11 @@ def detect(
     pycocotools()
     settings = settings or DetectSettings()
     start = start if isinstance(start, Start) else read_start(start)
-    settings = replace(settings, norm=norm_of(settings, start), lr=settings.peak_lr * 16 / settings.batch)
     train, val = (read_coco(data, split, settings.masks) for split in ("train", "val"))
     check_alike(train, val)
     train = train.with_objects()
+    batch = min(settings.batch, len(train))  # the rate goes by what a step sees
+    settings = replace(settings, norm=norm_of(settings, start), lr=settings.base_lr, batch=batch)
     with joined(settings.device) as process:
         device = choose_device(settings.device, process)
         folder = Run(out)
@@ -100,7 +101,7 @@ class Trainer:
         self, start: Start, settings: DetectSettings, train: CocoSet, device: torch.device, process: Process
     ) -> None:
         self.settings, self.train, self.device, self.process = settings, train, device, process
-        self.batch = min(settings.batch, len(train))
+        self.batch = settings.batch
         if self.batch % process.world:
             raise PrelaxError(f"a batch of {self.batch} images does not divide among {process.world} processes")
         self.steps = len(train) // self.batch

@@ -85,9 +85,14 @@ class DetectSettings:
         return self.model == "maskrcnn"
 
     @property
+    def base_lr(self) -> float:
+        """The rate for 16 images."""
+        return LR[self.model] if self.lr is None else self.lr
+
+    @property
     def peak_lr(self) -> float:
         """The rate after warm-up."""
-        return (LR[self.model] if self.lr is None else self.lr) * self.batch / 16
+        return self.base_lr * self.batch / 16
 
     def rate(self, step: int, total: int) -> float:
         """The rate of a step of the run: linear warm-up, then two falls.
