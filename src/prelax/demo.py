@@ -144,7 +144,7 @@ def explain(result: Mapping[str, Any]) -> list[str]:
         f"{'behind' if behind > 0 else 'ahead of'} SimSiam without them; its residual tells the angle "
         f"{prelax['angle']:.0f} times in 100 ({simsiam['angle']:.0f} for SimSiam, 25 by guessing).",
         "It does not show that Prelax beats SimSiam: digits are too easy for that, one seed is one seed, and its "
-        "settings were chosen on seed 0 of it: batch and rate for all rows, for Prelax also its variant and the weight of the "
-        "angle (method.gamma2=0.5; the paper has 0.1). At another rate SimSiam was ahead.",
+        "settings were chosen on seed 0 of it: batch and rate for all rows, for Prelax also its variant and the "
+        "weight of the angle (method.gamma2=0.5; the paper has 0.1). At another rate SimSiam was ahead.",
         f"the page is {result['page']} ({result['seconds']:.0f} s in all)",
     ]
