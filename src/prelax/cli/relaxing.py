@@ -114,7 +114,7 @@ def draw_examples(
         images = load_data(on or loaded.settings.data, "train")
     few = images.images[some(len(images), EXAMPLES, seed)]
     made = dict(examples(loaded, few, [result["rows"][0], *ranked], seed))
-    about = "moved: distance of the features, in % of that between different images"
+    about = "moved: distance of the features, in % of that between different images\norange: first to relax"
     return draw_gallery(ranked, made, target, about=about)
 
 

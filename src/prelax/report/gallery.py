@@ -36,7 +36,10 @@ def draw_gallery(
     if any(finite(row.get("drop")) is not None for row in rows):
         measured.append(("drop", "points lost"))
     across = NAMES + count + BAR * len(measured)
-    with figure(COLUMN / across * (len(lines) + 1.2) + (0.25 if about else 0.05), path) as (drawing, written):
+    with figure(COLUMN / across * (len(lines) + 1.2) + (0.12 * (about.count("\n") + 2) if about else 0.05), path) as (
+        drawing,
+        written,
+    ):
         axes = drawing.subplots()
         for place, line in enumerate(lines):
             axes.text(-0.3, place, str(line["augmentation"]), ha="right", va="center", fontsize=6.5)
@@ -55,7 +58,7 @@ def draw_gallery(
 
 
 def draw_numbers(axes: Axes, left: float, rows: Sequence[Mapping[str, Any]], key: str, title: str) -> None:
-    """A bar a row, its number at its end; the strongest in another colour."""
+    """A bar a row, its number at its end; what to relax first in another colour."""
     values = [finite(row.get(key)) for row in rows]
     known = [value for value in values if value is not None]
     unit = (BAR - 1.9) / max([*known, 1.0])
@@ -64,7 +67,8 @@ def draw_numbers(axes: Axes, left: float, rows: Sequence[Mapping[str, Any]], key
     for place, value in enumerate(values, start=1):  # the first line is the untouched image
         if value is None:
             continue
-        colour = WRONG if value == max(known) and len(known) > 1 else PALETTE[0]
+        first = place == 1 and rows[0].get("advice") == "relax"
+        colour = WRONG if first else PALETTE[0]
         length = unit * max(value, 0.0)
         axes.barh(place, length, left=left, height=0.6, color=colour)
         axes.text(left + length + 0.15, place, f"{value:.0f}".replace("-0", "0"), va="center", fontsize=6)
