@@ -104,7 +104,8 @@ def draw_examples(
     run: Any, on: Any, ranked: list[dict[str, Any]], result: dict[str, Any], target: Path, seed: int
 ) -> list[Path]:
     from prelax.data import load as load_data
-    from prelax.evaluate.effects import examples, some
+    from prelax.evaluate.alone import some
+    from prelax.evaluate.effects import examples
     from prelax.loading import load
     from prelax.report.gallery import draw_gallery
 

@@ -80,3 +80,8 @@ def similarity_of_others(features: Tensor) -> float:
         return 1.0
     unit = F.normalize(features.double(), dim=1)
     return float((unit.sum(0).square().sum() - count) / (count * (count - 1)))
+
+
+def some(count: int, wanted: int, seed: int) -> Tensor:
+    """So many rows of a set, drawn evenly."""
+    return Draws(seed, rows=count).bits("some")[:, 0].argsort()[:wanted].sort().values

@@ -22,7 +22,7 @@ from prelax.data import load as load_data
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 from prelax.evaluate.alone import always as without_probability
-from prelax.evaluate.alone import features_under, similarity, similarity_of_others, under
+from prelax.evaluate.alone import features_under, similarity, similarity_of_others, some, under
 from prelax.evaluate.features import extract
 from prelax.evaluate.knn import accuracy
 from prelax.evaluate.logistic import choose_logistic
@@ -168,11 +168,6 @@ def row(name: str, told: Sequence[tuple[float | None, float]], clean: float | No
 
 def rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
-
-
-def some(count: int, wanted: int, seed: int) -> Tensor:
-    """So many rows of a set, drawn evenly."""
-    return Draws(seed, rows=count).bits("some")[:, 0].argsort()[:wanted].sort().values
 
 
 # -- which augmentations ------------------------------------------------------------------------------------------

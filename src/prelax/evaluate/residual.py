@@ -21,9 +21,9 @@ from torch.nn import functional as F
 
 from prelax import augment
 from prelax.config import DataSettings
-from prelax.data import ImageSet, load
+from prelax.data import load
 from prelax.draws import Draws
-from prelax.evaluate.alone import features_under, similarity, similarity_of_others
+from prelax.evaluate.alone import features_under, similarity, similarity_of_others, some
 from prelax.evaluate.features import extract, frozen
 from prelax.evaluate.logistic import Linear, fit_logistic, fit_ridge, r2
 from prelax.loading import Loaded, views_of
@@ -186,7 +186,8 @@ def probe_residual(
     began = time.perf_counter()
     encoder = loaded.encoder()
     data = on or loaded.settings.data
-    sets = {split: _some(load(data, split), images, seed) for split in ("train", "test")}
+    whole = {split: load(data, split).images for split in ("train", "test")}
+    sets = {split: pixels[some(len(pixels), images, seed)] for split, pixels in whole.items()}
     # Seeds of the two splits are never the same, whatever seed is asked for.
     asked = {split: ask_often(loaded, encoder, sets[split], 2 * seed + turn) for turn, split in enumerate(sets)}
     images_fitted = len(sets["train"])
@@ -208,9 +209,3 @@ def probe_residual(
         "seeds": [seed],
         "seconds": round(time.perf_counter() - began, 3),
     }
-
-
-def _some(images: ImageSet, count: int, seed: int) -> Tensor:
-    """So many images of a set, drawn evenly."""
-    rows = Draws(seed, rows=len(images)).bits("some")[:, 0].argsort()[:count].sort().values
-    return images.images[rows]
