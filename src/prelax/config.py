@@ -192,7 +192,7 @@ def read_recipe(name: str, below: tuple[str, ...] = ()) -> dict[str, Any]:
                 raise PrelaxError(f"no recipe {name!r}{nearest(name, recipe_names())}")
             text = (resources.files("prelax") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
         tree = yaml.safe_load(text) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date of no calendar, not UTF-8
         raise PrelaxError(f"recipe {name} is not YAML: {' '.join(str(error).split())}") from None
     except OSError as error:
         raise PrelaxError(f"recipe {name} cannot be read: {error.strerror}") from None
@@ -261,11 +261,8 @@ def parse(text: str, annotation: Any) -> Any:
         return text
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-    try:
         return float(value) if isinstance(value, str) else value  # YAML reads 1e-3 as text
-    except ValueError:
+    except (yaml.YAMLError, ValueError):  # ValueError: no number either, no such day, more digits than Python reads
         return text
 
 
@@ -279,8 +276,21 @@ def validate(tree: Mapping[str, Any], where: str = "settings") -> Settings:
         if first["type"] == "extra_forbidden":
             raise PrelaxError(f"unknown setting {key}{nearest(key, keys())}") from None
         said = first["msg"].removeprefix("Value error, ")
-        got = "" if isinstance(first["input"], Mapping | Section) else f" (got {first['input']!r})"
+        got = "" if isinstance(first["input"], Mapping | Section) else f" (got {short(first['input'])})"
         raise PrelaxError(f"{key}: {said}{got}") from None
+
+
+def short(value: Any, letters: int = 80) -> str:
+    """A value as it was typed, in no more than a few letters.
+
+    >>> short("x" * 100, 10)
+    "'xxxx..."
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python prints
+        return "a very long number"
+    return text if len(text) <= letters else f"{text[: letters - 5]}..."
 
 
 def resolve(recipe: str, pairs: Iterable[str] = (), seed: int | None = None) -> Settings:
@@ -300,9 +310,11 @@ def scale_warmup(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
     """The tree with the changes; a changed number of epochs keeps the share of them that warms up."""
     merged = merge(tree, changes)
     epochs, train = changes.get("train", {}).get("epochs"), tree.get("train", {})
-    if isinstance(epochs, int) and train.get("warmup_epochs") and "warmup_epochs" not in changes["train"]:
-        whole = train.get("epochs", TrainSettings().epochs)
-        merged["train"] = merged["train"] | {"warmup_epochs": train["warmup_epochs"] * epochs / whole}
+    if not isinstance(train, Mapping) or not isinstance(epochs, int) or "warmup_epochs" in changes["train"]:
+        return merged
+    warm, whole = train.get("warmup_epochs"), train.get("epochs", TrainSettings().epochs)
+    if all(isinstance(number, int | float) and number > 0 for number in (warm, whole)):  # else refused by name, later
+        merged["train"] = merged["train"] | {"warmup_epochs": warm * (epochs / whole)}
     return merged
 
 

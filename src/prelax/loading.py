@@ -248,7 +248,7 @@ def model_card(run: Run, loaded: Loaded) -> str:
     epochs = next((line["epoch"] for line in reversed(run.metrics())), None)
     rows = [
         f"| {e.get('protocol', name)} | {e.get('dataset', '')} | {e['accuracy']:.2f} | "
-        f"{e['std'] if e.get('std') is not None else 0.0:.2f} | "
+        f"{e['std'] if isinstance(e.get('std'), int | float) else 0.0:.2f} | "
         + (f"{e['floor']:.2f} |" if isinstance(e.get("floor"), int | float) else " |")
         for name, e in run.evals().items()
         if isinstance(e.get("accuracy"), int | float)

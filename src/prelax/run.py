@@ -63,6 +63,7 @@ class Run:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self.torn = False  # checkpoint.pt was found damaged: nothing worth keeping beside the next one
 
     # -- making and opening ------------------------------------------------------------------------------------------
 
@@ -107,12 +108,15 @@ class Run:
         where = self.path / "config.yaml"
         try:
             tree = yaml.safe_load(where.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
             raise PrelaxError(f"{where} cannot be read: {' '.join(str(error).split())}") from None
         if not isinstance(tree, dict) or not isinstance(tree.get("run"), dict):
             raise PrelaxError(f"{where} is not the settings of a run")
         about = tree.pop("run")
-        if about.get("format", 0) > FORMAT:
+        written = about.get("format", 0)
+        if not isinstance(written, int):
+            raise PrelaxError(f"{where}: run.format is {written!r}; it should be a number up to {FORMAT}")
+        if written > FORMAT:
             version = about.get("prelax", "a newer version")
             raise PrelaxError(
                 f"{self.path} was written by prelax {version}; this is {prelax.__version__}: upgrade prelax"
@@ -181,9 +185,15 @@ class Run:
         """Every whole line of ``metrics.jsonl`` (the last may be torn by a kill)."""
         lines = []
         path = self.path / "metrics.jsonl"
-        for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-            with contextlib.suppress(json.JSONDecodeError):
-                lines.append(json.loads(text))
+        try:
+            texts = path.read_bytes().splitlines() if path.is_file() else []
+        except OSError as error:
+            raise PrelaxError(f"cannot read {path}: {error.strerror}") from None
+        for text in texts:
+            with contextlib.suppress(ValueError, RecursionError):
+                line = json.loads(text)
+                if isinstance(line, dict) and type(line.get("epoch")) is int:
+                    lines.append(line)
         return lines
 
     def rewind_metrics(self, epoch: int) -> None:
@@ -193,7 +203,8 @@ class Run:
 
     def write_eval(self, name: str, result: Mapping[str, Any]) -> Path:
         """``eval/NAME.json``, stamped with date and version."""
-        (self.path / "eval").mkdir(exist_ok=True)
+        with writing(self.path / "eval"):
+            (self.path / "eval").mkdir(exist_ok=True)
         stamped = {**result, "date": now(), "prelax": prelax.__version__}
         return self.write(f"eval/{name}.json", json.dumps(stamped, indent=1) + "\n")
 
@@ -203,8 +214,12 @@ class Run:
         for path in sorted((self.path / "eval").glob("*.json")):
             try:
                 found[path.stem] = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise PrelaxError(f"{path} is not JSON; remove it and evaluate again") from None
+            except OSError as error:
+                raise PrelaxError(f"cannot read {path}: {error.strerror}; remove it and evaluate again") from None
+            if not isinstance(found[path.stem], dict):
+                raise PrelaxError(f"{path} is not an evaluation; remove it and evaluate again")
         return found
 
     # -- weights -----------------------------------------------------------------------------------------------------
@@ -212,19 +227,33 @@ class Run:
     def save_checkpoint(self, state: Mapping[str, Any]) -> None:
         """``checkpoint.pt``; the one before it is kept as ``checkpoint.previous.pt``."""
         target, previous = self.path / "checkpoint.pt", self.path / "checkpoint.previous.pt"
-        with writing(target), replacing(target, keep=previous) as temporary:
+        with writing(target), replacing(target, keep=None if self.torn else previous) as temporary:
             torch.save(dict(state), temporary)
+        self.torn = False
 
     def load_checkpoint(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-        """The last whole checkpoint, or None; a torn one is passed over, and the log says so."""
+        """The last whole checkpoint, or None where there is none; a torn one is passed over, and the log says so.
+
+        When none can be read it is refused: to begin anew would write over what may still be mended.
+        """
+        problem = None
         for name in ("checkpoint.pt", "checkpoint.previous.pt"):
             path = self.path / name
-            if not path.exists():
+            if not os.path.lexists(path):
                 continue
+            try:
+                path.open("rb").close()
+            except OSError as error:  # it may well be whole: mend the cause, do not pass it over
+                raise PrelaxError(f"cannot read {path}: {error.strerror}; move it away to go on without it") from None
             try:
                 return read_checkpoint(path, device)
             except PrelaxError as error:
-                self.log(f"{error}; trying the one before it")
+                self.torn = True
+                problem = problem or error
+                with contextlib.suppress(PrelaxError):
+                    self.log(f"{error}; trying the one before it")
+        if problem is not None:
+            raise PrelaxError(f"{problem}, and there is no whole one before it; remove it to begin anew")
         return None
 
     def save_backbone(self, state: Mapping[str, Tensor]) -> None:
@@ -253,6 +282,8 @@ def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
         if torn is not None:
             raise PrelaxError(f"{path} is damaged (checksum of {torn})")
         state = torch.load(path, map_location=device, weights_only=True)
+    except torch.OutOfMemoryError:
+        raise  # of the device, not of the file
     except (zipfile.BadZipFile, EOFError, OSError, RuntimeError, ValueError, KeyError) as error:
         raise PrelaxError(f"{path} is damaged or not a checkpoint ({first_line(error)})") from None
     except Exception as error:  # weights_only refuses what would execute
@@ -272,7 +303,7 @@ def replacing(target: Path, keep: Path | None = None) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~UMASK)  # safetensors writes for the owner alone
         if keep is not None and target.exists():
-            os.replace(target, keep)
+            set_aside(target, keep)
         os.replace(temporary, target)
         folder = os.open(target.parent, os.O_RDONLY)
         try:
@@ -284,6 +315,17 @@ def replacing(target: Path, keep: Path | None = None) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def set_aside(target: Path, keep: Path) -> None:
+    """A second name for a file, in place of what had that name; the first stays, so that a kill loses neither."""
+    link = keep.with_name(f".{keep.name}.{os.getpid()}.tmp")
+    try:
+        os.link(target, link)
+    except OSError:  # a file system without links
+        os.replace(target, keep)
+    else:
+        os.replace(link, keep)
+
+
 @contextlib.contextmanager
 def writing(target: Path) -> Iterator[None]:
     """A full disk or a folder that cannot be written, as one line that says what to do."""
@@ -292,9 +334,7 @@ def writing(target: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise PrelaxError(f"no space left to write {target}; free some and go on with --resume") from None
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
-            raise PrelaxError(f"cannot write {target}: {os.strerror(error.errno)}; choose another --out") from None
-        raise
+        raise PrelaxError(f"cannot write {target}: {error.strerror or error}; choose another --out") from None
     except RuntimeError as error:  # torch.save and safetensors wrap the same causes
         if re.search(r"No space left|os error 28|file write failed|unexpected pos|enforce fail", str(error)):
             raise PrelaxError(f"no space left to write {target}; free some and go on with --resume") from None

@@ -105,7 +105,8 @@ def measures(result: Mapping[str, Any]) -> dict[str, Cell]:
     """The figures of one evaluation: its accuracy, or every number in it that is not about how it was made."""
     seeds = result.get("seeds")
     count = len(seeds) if isinstance(seeds, list) else 1
-    detail = ", ".join(f"{key} {value}" for key, value in (result.get("settings") or {}).items())
+    told = result.get("settings")
+    detail = ", ".join(f"{key} {value}" for key, value in told.items()) if isinstance(told, Mapping) else ""
     if "accuracy" in result:
         value, floor, std = (finite(result.get(key)) for key in ("accuracy", "floor", "std"))
         return {"accuracy": Cell(value, floor, std, count, detail=detail)}
