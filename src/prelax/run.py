@@ -30,7 +30,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import prelax
-from prelax.config import Settings, keys, to_yaml, validate
+from prelax.config import Section, Settings, keys, to_yaml, validate
 from prelax.errors import PrelaxError
 
 FORMAT = 1  # of the folder; a newer one is refused
@@ -56,6 +56,17 @@ CHANGEABLE = {
 }
 
 FOUND = ("data.image_size", "data.channels")  # chosen by what the images are, where nobody said
+SUITED = (  # chosen for a folder of images by their size and number, where nobody said
+    "augment.size",
+    "model.backbone",
+    "model.projector_hidden",
+    "model.projector_dim",
+    "model.predictor_hidden",
+    "model.head_hidden",
+    "train.epochs",
+    "train.batch_size",
+    "train.warmup_epochs",
+)
 
 
 class Run:
@@ -138,14 +149,20 @@ class Run:
             section, _, leaf = key.rpartition(".")
             was = old[section][leaf] if section else old[leaf]
             wanted = new[section][leaf] if section else new[leaf]
-            free = key in CHANGEABLE or key == "recipe" or section == "evaluate" or (key in FOUND and wanted is None)
+            free = key in CHANGEABLE or key == "recipe" or section == "evaluate" or left_open(settings, key)
             if was != wanted and not free:
                 raise PrelaxError(f"{key} was {was!r} in {self.path} and cannot become {wanted!r} on resume")
 
     def settings_with(self, settings: Settings) -> Settings:
-        """New settings to go on with, where what was found in the data stays as it was found."""
-        kept = {key.removeprefix("data."): getattr(self.settings.data, key.removeprefix("data.")) for key in FOUND}
-        return settings.model_copy(update={"data": settings.data.model_copy(update=kept)})
+        """New settings to go on with, where what went by the images stays as it was."""
+        stored = self.settings
+        kept: dict[str, Section] = {}
+        for key in (*FOUND, *SUITED):
+            if left_open(settings, key):
+                name, leaf = key.split(".")
+                section = kept.get(name, getattr(settings, name))
+                kept[name] = section.model_copy(update={leaf: getattr(getattr(stored, name), leaf)})
+        return settings.model_copy(update=kept)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -271,7 +288,20 @@ class Run:
         try:
             return load_file(path)
         except Exception as error:
-            raise PrelaxError(f"{path} cannot be read ({error}); the run's checkpoint may still be whole") from None
+            raise PrelaxError(
+                f"{path} cannot be read ({first_line(error)}); the run's checkpoint may still be whole"
+            ) from None
+
+
+def left_open(settings: Settings, key: str) -> bool:
+    """Whether a setting is one that goes by the images, and neither recipe nor user gave it."""
+    name, _, leaf = key.rpartition(".")
+    if key in FOUND:
+        return getattr(settings.data, leaf) is None
+    if key not in SUITED or settings.data.source != "folder":
+        return False
+    section = getattr(settings, name)
+    return leaf not in section.model_fields_set or getattr(section, leaf) is None
 
 
 def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dict[str, Any]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import importlib.util
+import json
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, working
+from prelax.cli.speech import Debug, Json, Quiet, Seed, complain, say, show, state, working
 from prelax.errors import PrelaxError
 
 
@@ -79,9 +82,12 @@ def pretrain(
     began = time.perf_counter()
     state.afterwards = f"; go on with `prelax pretrain {out} --resume`"
     with working():
-        run = train(settings, out, resume=resume, progress=not quiet)
+        run = train(settings, out, resume=resume, progress=not quiet, say=say)
     if int(os.environ.get("RANK", "0")) > 0:  # of several processes the first speaks
         return
+    folder = settings.data.source == "folder"
+    with working():
+        page = write_page(run, settings.train.device) if folder and not quiet else None
     last = run.metrics()[-1:]
     result = {
         "run": str(run.path),
@@ -91,11 +97,45 @@ def pretrain(
         "seconds": round(time.perf_counter() - began, 1),
         "metrics": last[0] if last else {},
     }
+    if folder:
+        result["page"] = str(page) if page else None
     if state.json:
         show(result)
+    elif folder:
+        say(f"the run is in {run.path}, its backbone in {run.path / 'backbone.safetensors'}")
+        say(f"look at it: {page}" if page else f"look at it: prelax report {run.path}")
+        say("next:")
+        for command in next_commands(run):
+            say(f"  {command}")
     else:
         say(f"the run is in {run.path}; look at it with `prelax report {run.path}`, "
             f"measure it with `prelax evaluate {run.path}`")  # fmt: skip
+
+
+def write_page(run: Any, device: str) -> Path | None:
+    """The run's page; a run that has been trained does not fail for want of one."""
+    from prelax.report import report
+    from prelax.train import choose_device
+
+    try:
+        return report([run.path], device=choose_device(device))
+    except PrelaxError as error:
+        complain(f"no page: {error}")
+        return None
+
+
+def next_commands(run: Any) -> list[str]:
+    """What one would type after training on a folder of images, ready to paste."""
+    about = json.loads((run.path / "data.json").read_text(encoding="utf-8"))
+    folder = shlex.quote(str(run.path))
+    kind = "parquet" if importlib.util.find_spec("pyarrow") else "npz"
+    commands = [
+        f"prelax search {folder} {shlex.quote(about['first'])} -k 10",
+        f"prelax embed {folder} -o {shlex.quote(str(run.path / f'vectors.{kind}'))}",
+    ]
+    if about["labelled"]:
+        commands.append(f"prelax evaluate {folder}")
+    return commands
 
 
 def again(folder: Path, changes: list[str], seed: int | None) -> Any:

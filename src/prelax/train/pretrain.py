@@ -21,6 +21,7 @@ from prelax.run import Run
 from prelax.train.engine import Engine, choose_device, stopwatch
 from prelax.train.processes import Process, any_of, joined, restarted, wait_for_all
 from prelax.train.progress import Progress
+from prelax.train.suit import estimate, suit
 from prelax.train.watching import watching
 
 COLLAPSED_STD = 0.05  # of unit embeddings times sqrt(d): about 1 when they spread over the sphere
@@ -28,8 +29,17 @@ COLLAPSED_RANK = 1.5
 PATIENCE = 5  # epochs a collapse must last
 
 
-def pretrain(settings: Settings, out: Path | str, *, resume: bool = False, progress: bool = True) -> Run:
+def pretrain(
+    settings: Settings,
+    out: Path | str,
+    *,
+    resume: bool = False,
+    progress: bool = True,
+    say: Callable[[str], None] = lambda line: None,
+) -> Run:
     """Trains a backbone as the settings say, into a run folder.
+
+    For a folder of images, what neither recipe nor user set is chosen to suit them (``prelax.train.suit``).
 
     Interrupted (Ctrl-C) it leaves a checkpoint at the step it came to and raises ``KeyboardInterrupt``; with
     ``resume`` it goes on from there, and ends with the weights of a run that never stopped.
@@ -39,6 +49,7 @@ def pretrain(settings: Settings, out: Path | str, *, resume: bool = False, progr
         out: the run folder, made if it is not there.
         resume: go on with the run in ``out``.
         progress: show a bar.
+        say: called with a line for each choice, and with how long it will take.
     """
     with joined(settings.train.device) as process:
         device = choose_device(settings.train.device, process)
@@ -52,13 +63,23 @@ def pretrain(settings: Settings, out: Path | str, *, resume: bool = False, progr
         with bar() if progress and process.writes else contextlib.nullcontext() as drawn:
             images = load(settings.data, "train", drawn)
         settings = as_found(settings, images)
+        chosen: list[str] = []
+        new_folder = settings.data.source == "folder" and not resume
+        if new_folder:
+            settings, chosen = suit(settings, images, device, process.world)
         if process.writes and not resume:
             run = Run.create(out, settings)
         wait_for_all(process)  # the others read the folder too
         with run.lock() if process.writes else contextlib.nullcontext():
             if process.writes:
                 note_data(run, images)
+                for line in (*images.notes, *chosen) if new_folder else ():
+                    say(line)
+                for line in chosen:
+                    run.log(line)
             try:
+                if new_folder and process.world == 1:  # several would have to step together
+                    tell_time(run, settings, images, device, say)
                 return train(run, settings, images, device, process, progress)
             except torch.OutOfMemoryError:
                 raise PrelaxError(
@@ -160,7 +181,12 @@ def trouble(lines: list[dict[str, Any]], settings: Settings) -> str | None:
         if not math.isfinite(value):
             return f"{name} is {value}. Try a lower train.lr, train.warmup_epochs=10, or method.pl_reduction=mean."
     if settings.train.stop_on_collapse and settings.method.name not in ("supervised", "rotation"):
-        collapsed = [e["embedding_std"] < COLLAPSED_STD or e["effective_rank"] < COLLAPSED_RANK for e in lines]
+        limits = {"embedding_std": COLLAPSED_STD, "effective_rank": COLLAPSED_RANK}
+        if settings.train.batch_size < 4:  # the rank of a batch is at most its size less one: here it says nothing
+            del limits["effective_rank"]
+        collapsed = [
+            any(isinstance(v := e.get(k), int | float) and v < low for k, low in limits.items()) for e in lines
+        ]
         if len(lines) >= PATIENCE and all(collapsed[-PATIENCE:]):
             shown = f"embedding std {line['embedding_std']:.3f}, effective rank {line['effective_rank']:.1f}"
             return (
@@ -177,9 +203,20 @@ def as_found(settings: Settings, images: ImageSet) -> Settings:
     return settings.model_copy(update={"data": settings.data.model_copy(update=wanted)})
 
 
+def tell_time(run: Run, settings: Settings, images: ImageSet, device: torch.device, say: Callable[[str], None]) -> None:
+    """How long the run will take, said and logged."""
+    expected = estimate(settings, images, device)
+    if expected is not None:
+        say(expected)
+        run.log(expected)
+
+
 def note_data(run: Run, images: ImageSet) -> None:
     """What the run is trained on, to be recognised later, and what was left out of it and why."""
-    run.write("data.json", json.dumps({"images": len(images), "digest": digest(images.images)}) + "\n")
+    about: dict[str, Any] = {"images": len(images), "digest": digest(images.images)}
+    about["labelled"] = 0 if images.labels is None else int((images.labels >= 0).sum())
+    about["first"] = images.paths[0] if images.paths else None
+    run.write("data.json", json.dumps(about) + "\n")
     for note in images.notes:
         run.log(note)
     if images.skipped:

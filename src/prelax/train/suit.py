@@ -1,0 +1,190 @@
+"""Settings to suit a folder of images nobody has tuned for: what was left open, by the images' size and number."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import torch
+
+from prelax.config import Section, Settings
+from prelax.data import ImageSet
+from prelax.run import SUITED, left_open
+from prelax.train.engine import Engine
+from prelax.train.processes import Process
+
+BATCH = {"cuda": 256, "cpu": 64}  # at most
+VISITS = {"cuda": 4_000_000, "cpu": 50_000}  # times an image is looked at over a run, about
+EPOCHS = {"cuda": (50, 800), "cpu": (5, 200)}  # at least and at most, whatever the visits
+VIEW = {"cuda": 2048, "cpu": 128}  # pixels, at most
+BACKBONE = {"cuda": "resnet18", "cpu": "resnet8"}
+SMALL_HEADS = {"projector_hidden": 256, "projector_dim": 256, "predictor_hidden": 64, "head_hidden": 64}
+WARMUP = 0.05  # of the epochs
+TINY = 20  # steps of a run that is over before an estimate would be
+FEW = 8  # images of the first passes that are timed
+PATIENCE = 3.0  # seconds a timed pass over a whole batch may take
+
+
+def suit(settings: Settings, images: ImageSet, device: torch.device, processes: int = 1) -> tuple[Settings, list[str]]:
+    """The settings with every choice made that neither recipe nor user made, and a line in words for each.
+
+    Args:
+        settings: which fields were set is read off pydantic's ``model_fields_set``.
+        images: the training set.
+        device: where it will be trained; a CPU gets a smaller network and fewer epochs.
+        processes: that share a batch.
+    """
+    kind = "cpu" if device.type == "cpu" else "cuda"
+    wanted = choices(settings, images, kind, processes)
+    lines = reasons(wanted, images, kind)
+    if kind == "cpu":
+        other = choices(settings, images, "cuda", processes)
+        names = {"augment.size": "views of {} px", "model.backbone": "{}", "train.batch_size": "batches of {}"}
+        names["train.epochs"] = "{} epochs"
+        differ = [words.format(other[key]) for key, words in names.items() if other.get(key) != wanted.get(key)]
+        if differ:
+            lines.append(f"these are a CPU's choices; a GPU would get {', '.join(differ)}")
+    return with_values(settings, wanted), lines
+
+
+def choices(settings: Settings, images: ImageSet, kind: str, processes: int = 1) -> dict[str, Any]:
+    """What is chosen by dotted key, where the settings leave it open; ``kind`` is cpu or cuda."""
+    count, side = len(images), int(images.images.shape[-1])
+    backbone = BACKBONE[kind] if left_open(settings, "model.backbone") else settings.model.backbone
+    epochs = epochs_for(count, kind) if left_open(settings, "train.epochs") else settings.train.epochs
+    found: dict[str, Any] = {
+        "augment.size": min(view_size(side), VIEW[kind]),
+        "model.backbone": backbone,
+        "train.batch_size": batch_for(count, BATCH[kind], processes),
+        "train.epochs": epochs,
+        "train.warmup_epochs": round(WARMUP * epochs, 2),
+    }
+    if backbone == "resnet8":
+        found |= {f"model.{key}": value for key, value in SMALL_HEADS.items()}
+    assert set(found) <= set(SUITED)  # resuming keeps these and no others
+    return {key: value for key, value in found.items() if left_open(settings, key)}
+
+
+def view_size(side: int) -> int:
+    """The side of a view: small images' own, of larger ones four fifths in steps of 32, so that crops differ.
+
+    >>> [view_size(side) for side in (32, 64, 96, 128, 160, 256)]
+    [32, 64, 64, 96, 128, 192]
+    """
+    return side if side <= 64 else 32 * round(0.8 * side / 32)
+
+
+def batch_for(count: int, most: int, processes: int = 1) -> int:
+    """A power of two, at most a quarter of the images, at least two a process and the same for each.
+
+    >>> batch_for(1204, 256), batch_for(300, 256), batch_for(3, 256), batch_for(1204, 256, 3)
+    (256, 64, 2, 255)
+    """
+    fits = max(2, min(most, count // 4))
+    power = 1 << (fits.bit_length() - 1)
+    return max(2, power // processes) * processes
+
+
+def epochs_for(count: int, kind: str) -> int:
+    """As many as the budget of image visits allows, within bounds.
+
+    >>> [epochs_for(count, "cuda") for count in (100, 20_000, 1_281_167)]
+    [800, 200, 50]
+    """
+    least, most = EPOCHS[kind]
+    return max(least, min(most, round(VISITS[kind] / count)))
+
+
+def reasons(wanted: dict[str, Any], images: ImageSet, kind: str) -> list[str]:
+    """A line for each choice a reader would ask about."""
+    count, side = len(images), int(images.images.shape[-1])
+    lines = []
+    if "augment.size" in wanted:
+        size = wanted["augment.size"]
+        why = "small images are used whole" if size == side else "smaller than the images, so that crops differ"
+        if size < view_size(side):
+            why = "the most for a CPU"
+        lines.append(f"images of {side} px: views of {size} px ({why})")
+    if "train.batch_size" in wanted:
+        batch = wanted["train.batch_size"]
+        limit = "the most that is chosen" if batch == BATCH[kind] else "a power of two, at most a quarter of them"
+        lines.append(f"{count:,} images: batches of {batch} ({limit if batch > 2 else 'the least there is'})")
+    if "model.backbone" in wanted:
+        name = wanted["model.backbone"]
+        why = "78 thousand weights, few enough for a CPU" if kind == "cpu" else "11.2 million weights, the paper's"
+        lines.append(f"backbone {name} ({why})")
+    if "train.epochs" in wanted:
+        epochs = wanted["train.epochs"]
+        why = {EPOCHS[kind][0]: "the fewest that are chosen", EPOCHS[kind][1]: "the most that are chosen"}.get(
+            epochs, f"about {VISITS[kind]:,} looks at an image"
+        )
+        where = "CPU" if kind == "cpu" else "GPU"
+        lines.append(f"{count:,} images: {epochs} epochs ({why} for a {where})")
+    return lines
+
+
+def with_values(settings: Settings, values: dict[str, Any]) -> Settings:
+    """The settings with values by dotted key."""
+    changed: dict[str, Section] = {}
+    for key, value in values.items():
+        name, leaf = key.split(".")
+        section = changed.get(name, getattr(settings, name))
+        changed[name] = section.model_copy(update={leaf: value})
+    return settings.model_copy(update=changed)
+
+
+# -- how long it will take ---------------------------------------------------------------------------------------------
+
+
+def estimate(settings: Settings, images: ImageSet, device: torch.device) -> str | None:
+    """How long the run will take, in words, from real steps of a network that is thrown away; None for a tiny run.
+
+    The first steps see few images. Where a whole batch would then take seconds it is not tried, and its time is taken
+    to be in proportion. On CUDA the steps are timed before compilation, so the run itself is quicker.
+    """
+    batch = min(settings.train.batch_size, len(images))
+    steps = settings.train.epochs * (len(images) // batch)
+    if steps < TINY:
+        return None
+    few = min(FEW, batch)
+    seconds = pass_time(settings, images, device, few) * batch / few
+    if few < batch and seconds < PATIENCE:
+        seconds = pass_time(settings, images, device, batch)
+    if device.type == "cpu":
+        where = f"this CPU ({os.cpu_count()} cores)"
+    else:
+        where = f"{torch.cuda.get_device_name(device)}, or less: timed before compilation"
+    return f"about {words(steps * seconds)} on {where}"
+
+
+def pass_time(settings: Settings, images: ImageSet, device: torch.device, rows: int) -> float:
+    """Seconds of one training step over ``rows`` images, the second of two."""
+    values = {"train.batch_size": rows, "train.compile": "never", "augment.compile": "never", "data.store": "auto"}
+    values |= {"train.epochs": 2, "train.warmup_epochs": 0.0}
+    some = ImageSet(images.name, images.images[:rows], _first(images, rows), images.classes)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        engine = Engine(with_values(settings, values), some, device, Process())
+        for step in range(2):
+            began = time.perf_counter()
+            engine.run_epoch(step + 1, 0, lambda done: False)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+    return time.perf_counter() - began
+
+
+def _first(images: ImageSet, rows: int) -> torch.Tensor | None:
+    return None if images.labels is None else images.labels[:rows]
+
+
+def words(seconds: float) -> str:
+    """A length of time as one would say it.
+
+    >>> [words(s) for s in (0.4, 42, 700, 5400, 20_000, 400_000)]
+    ['1 second', '42 seconds', '12 minutes', '90 minutes', '6 hours', '5 days']
+    """
+    for unit, length, most in (("second", 1, 90), ("minute", 60, 90 * 60 + 1), ("hour", 3600, 48 * 3600)):
+        if seconds < most:
+            number = max(1, round(seconds / length))
+            return f"{number} {unit}{'s' if number > 1 else ''}"
+    return f"{round(seconds / 86400)} days"
