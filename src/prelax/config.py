@@ -30,7 +30,7 @@ class DataSettings(Section):
     channels: int | None = Field(None, ge=1, le=64, description="1 grey, 3 colour; by source")
     labels: Path | None = Field(None, description="folder: a CSV of path,label instead of class sub-folders")
     test_fraction: float = Field(0.1, ge=0.0, lt=1.0, description="folder: share held out when there is no test_root")
-    limit: int | None = Field(None, ge=1, description="use only this many training images (a quick pass)")
+    limit: int | None = Field(None, ge=1, le=10**12, description="use only this many training images (a quick pass)")
     cache: Path | None = Field(None, description="folder for decoded pixels; default ~/.cache/prelax")
     store: Literal["auto", "device", "host", "disk"] = Field("auto", description="where decoded pixels stay")
     workers: int | None = Field(None, ge=0, le=256, description="processes that decode; default all cores")
@@ -59,10 +59,10 @@ class MethodSettings(Section):
     base: Literal["simsiam", "byol", "simclr"] = Field("simsiam", description="what Prelax is built on")
     alpha: float = Field(1.0, ge=0.0, le=1.0, description="R2S: 0 exact alignment, 1 identity alignment")
     alpha2: float | None = Field(None, ge=0.0, le=1.0, description="the same for R3S; default alpha")
-    beta: float = Field(1.0, ge=0.0, description="weight of the similarity constraint")
-    gamma: float = Field(0.1, ge=0.0, description="weight of the predictive loss PL")
-    gamma2: float | None = Field(None, ge=0.0, description="the same for the relaxed view's PL; default gamma")
-    eta: float = Field(0.5, ge=0.0, description="margin: mismatch that costs nothing")
+    beta: float = Field(1.0, ge=0.0, le=1e4, description="weight of the similarity constraint")
+    gamma: float = Field(0.1, ge=0.0, le=1e4, description="weight of the predictive loss PL")
+    gamma2: float | None = Field(None, ge=0.0, le=1e4, description="the same for the relaxed view's PL; default gamma")
+    eta: float = Field(0.5, ge=0.0, le=1e4, description="margin: mismatch that costs nothing")
     relax: str = Field("rotation", description="the third view: of `prelax list augmentations`, or MODULE:CLASS")
     residual: Literal["raw", "normalised"] = Field("raw", description="difference of embeddings, or of unit embeddings")
     residual_gradient: Literal["full", "detach-in-g", "detach-anchor", "detach"] = Field(
@@ -80,26 +80,30 @@ class MethodSettings(Section):
     )
     similarity: Literal["both", "one-way"] = Field("both", description="one-way (x2 > x1) is the paper's letter")
     pl_reduction: Literal["sum", "mean"] = Field("mean", description="over the targets of one PL")
-    loss_scale: float | None = Field(None, gt=0.0, description="of the printed squared distances; default by base")
-    temperature: float = Field(0.5, gt=0.0, description="simclr: NT-Xent")
+    loss_scale: float | None = Field(
+        None, gt=0.0, le=1e4, description="of the printed squared distances; default by base"
+    )
+    temperature: float = Field(0.5, ge=1e-3, le=1e3, description="simclr: NT-Xent")
     tau: float = Field(0.996, ge=0.0, le=1.0, description="byol: the target's decay at the start; rises to 1 by cosine")
 
 
 class TrainSettings(Section):
-    epochs: int = Field(800, ge=1)
-    batch_size: int = Field(512, ge=2, description="images a step, over all processes")
+    epochs: int = Field(800, ge=1, le=10**6)
+    batch_size: int = Field(512, ge=2, le=2**20, description="images a step, over all processes")
     optimizer: Literal["sgd", "lars", "adamw"] = "sgd"
-    lr: float = Field(0.03, gt=0.0, description="per 256 images: the rate used is lr * batch_size / 256")
+    lr: float = Field(0.03, gt=0.0, le=1e4, description="per 256 images: the rate used is lr * batch_size / 256")
     momentum: float = Field(0.9, ge=0.0, lt=1.0)
-    weight_decay: float = Field(5e-4, ge=0.0)
+    weight_decay: float = Field(5e-4, ge=0.0, le=100.0)
     warmup_epochs: float = Field(0.0, ge=0.0, description="linear from 0")
     final_lr: float = Field(0.0, ge=0.0, le=1.0, description="share of lr that cosine decay ends at")
     predictor_lr: Literal["constant", "cosine"] = Field("constant", description="SimSiam's predictor does not decay")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on CUDA")
     compile: Literal["auto", "always", "never"] = Field("auto", description="auto: on CUDA")
-    checkpoint_every: int = Field(10, ge=1, description="epochs between checkpoints; the last is always written")
-    knn_every: int = Field(0, ge=0, description="epochs between kNN probes; 0: none")
+    checkpoint_every: int = Field(
+        10, ge=1, le=10**6, description="epochs between checkpoints; the last is always written"
+    )
+    knn_every: int = Field(0, ge=0, le=10**6, description="epochs between kNN probes; 0: none")
     watch: Literal["auto", "none", "tensorboard", "wandb"] = Field(
         "auto", description="curves beside metrics.jsonl; auto: TensorBoard where it is installed"
     )
@@ -107,8 +111,8 @@ class TrainSettings(Section):
 
 
 class EvaluateSettings(Section):
-    knn_k: int = Field(200, ge=1)
-    knn_temperature: float = Field(0.1, gt=0.0)
+    knn_k: int = Field(200, ge=1, le=10**9)
+    knn_temperature: float = Field(0.1, ge=1e-3, le=1e3)
     linear: Literal["simsiam", "byol"] = Field("simsiam", description="the paper's linear protocol for this base")
     probe_seeds: int = Field(1, ge=1, le=100)
 

@@ -1,10 +1,12 @@
 """A small finished run to damage, and the one way every mistake must end."""
 
+import functools
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from prelax.cli import main
 
@@ -20,6 +22,14 @@ SMALL = [
     "train.watch=none",
     "train.device=cpu",
 ]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built_once() -> Iterator[None]:
+    """Typer builds every command anew for every call: most of the time of a thousand refusals."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -179,7 +179,8 @@ SMALL_FILES = ["config.yaml", "metrics.jsonl", "eval/knn.json", "data.json", "lo
 WEIGHTS = ["checkpoint.pt", "checkpoint.previous.pt", "backbone.safetensors"]
 
 
-def damage(draw: random.Random, folder: Path, name: str) -> None:
+def damage(draw: random.Random, good: Path, folder: Path, name: str) -> None:
+    """Something happens to a file of a copy of the good run."""
     path = folder / name
     data = path.read_bytes()
     path.unlink()
@@ -191,7 +192,7 @@ def damage(draw: random.Random, folder: Path, name: str) -> None:
     elif kind < 0.16:
         path.symlink_to(path)
     elif name in WEIGHTS and kind < 0.3:
-        path.write_bytes((folder / draw.choice([other for other in WEIGHTS if other != name])).read_bytes())
+        path.write_bytes((good / draw.choice([other for other in WEIGHTS if other != name])).read_bytes())
     elif name.endswith((".yaml", ".json", ".jsonl")) and kind < 0.6:
         path.write_bytes(mistype(draw, data.decode()).encode(errors="surrogateescape"))
     elif name.endswith((".json", ".jsonl")) and kind < 0.75:
@@ -241,7 +242,7 @@ def test_a_damaged_run_ends_in_one_line_and_no_checkpoint_is_lost(seed: int, goo
     for turn in range(16):
         run = copy(good, tmp_path / "run")
         for name in draw.sample([*SMALL_FILES, *WEIGHTS], draw.choice([1, 1, 2])):
-            damage(draw, run, name)
+            damage(draw, good, run, name)
         left = [name for name in WEIGHTS[:2] if whole(run / name)]
         (ask,) = draw.choices([ask for _, ask in ASKED], [weight for weight, _ in ASKED])
         words = ask(str(run), str(tmp_path / f"out{turn}"))

@@ -121,6 +121,11 @@ def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0) -> Su
     pretraining = train if target == own else pretraining_images(own, target)
     verified = pretraining is not None and same_images(loaded, pretraining, target)
     train, test = labelled(train), labelled(test)
+    if len(present := train.labels.unique()) < 2:  # type: ignore[union-attr]
+        raise PrelaxError(
+            f"all labelled images of {train.name} are of one class ({train.classes[int(present[0])]}): measuring needs "
+            "two; use --on with another dataset, or `prelax embed`"
+        )
     if train.images.shape[1] != loaded.channels:
         raise PrelaxError(
             f"{train.name} has {train.images.shape[1]} channel(s) and the backbone takes {loaded.channels}: "

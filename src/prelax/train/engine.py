@@ -46,8 +46,9 @@ class Engine:
         if self.batch % process.world:
             raise PrelaxError(f"train.batch_size={self.batch} does not divide among {process.world} processes")
         if self.batch // process.world < 2:
+            limit = f" under data.limit={settings.data.limit}" if settings.data.limit is not None else ""
             raise PrelaxError(
-                f"{settings.data.source} has {self.images} image(s): training needs at least two a process"
+                f"{settings.data.source} has {self.images} image(s){limit}: training needs at least two a process"
             )
         self.steps = self.images // self.batch
         self.bfloat16 = precision(settings, device)
