@@ -63,7 +63,7 @@ def run_demo(
         "seed": seed,
         "epochs": jobs["Prelax"].train.epochs,
         "rows": rows,
-        "page": str(report(folders, out / "demo.html", seed=seed)),
+        "page": str(report(folders, out / "demo.html", seed=seed, called=list(jobs))),
         "seconds": round(time.perf_counter() - began, 1),
     }
     with writing(out):

@@ -37,6 +37,7 @@ def report(
     points: int = 2000,
     seed: int = 0,
     device: torch.device | str = "cpu",
+    called: Sequence[str] | None = None,
 ) -> Path:
     """One HTML file about one or several runs, which opens from disk with no network; its path.
 
@@ -46,11 +47,12 @@ def report(
         points: images of the map, at most; 0 leaves the map out.
         seed: of the sample and of t-SNE.
         device: where features are computed.
+        called: what the page calls each run; by default its folder's name.
     """
     if not runs:
         raise PrelaxError("no run to report on; give one or more run folders")
     opened = [Run.open(path) for path in runs]
-    page = gather(opened, points=points, seed=seed, device=device)
+    page = gather(opened, points=points, seed=seed, device=device, called=called)
     target = Path(out) if out is not None else opened[0].path / "report.html"
     if target.is_dir():
         target = target / "report.html"
@@ -60,11 +62,18 @@ def report(
     return target
 
 
-def gather(runs: Sequence[Run], *, points: int = 2000, seed: int = 0, device: torch.device | str = "cpu") -> Page:
+def gather(
+    runs: Sequence[Run],
+    *,
+    points: int = 2000,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    called: Sequence[str] | None = None,
+) -> Page:
     """Everything a page about these runs holds; what cannot be had is left out, and the page says why."""
     if not 0 <= points <= 65535:
         raise PrelaxError(f"points is {points}; a map holds 0 to 65535")
-    called = names(runs)
+    called = list(called) if called is not None else names(runs)
     evals, metrics = [run.evals() for run in runs], [run.metrics() for run in runs]
     rows = results(evals)
     first, more = charts(metrics, evals)
