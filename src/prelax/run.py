@@ -19,6 +19,7 @@ import os
 import platform
 import re
 import subprocess
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -311,7 +312,8 @@ def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
             torn = archive.testzip()  # torch writes a CRC for every tensor
         if torn is not None:
             raise PrelaxError(f"{path} is damaged (checksum of {torn})")
-        state = torch.load(path, map_location=device, weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # of strange files; what matters is refused below
+            state = torch.load(path, map_location=device, weights_only=True)
     except torch.OutOfMemoryError:
         raise  # of the device, not of the file
     except (zipfile.BadZipFile, EOFError, OSError, RuntimeError, ValueError, KeyError) as error:
