@@ -10,7 +10,7 @@ from prelax.config import resolve
 from prelax.errors import PrelaxError
 from prelax.evaluate.protocols import PROTOCOLS
 from prelax.reproduce import as_markdown, mean_std, plan, reproduce, run_name, settings_of
-from prelax.tables import table, tables
+from prelax.tables import DETECTORS, table, tables
 
 TOY = [
     "model.backbone=resnet8",
@@ -49,7 +49,7 @@ def test_every_table_of_the_paper_is_there() -> None:
 def test_every_row_has_a_recipe_and_a_protocol_there_is(name: str) -> None:
     for row in table(name).rows:
         assert settings_of(row, ["train.epochs=2"], seed=3).seed == 3
-        assert row.protocol in {*PROTOCOLS, "effects", "metrics"} or name == "imagenet", row
+        assert row.protocol in {*PROTOCOLS, *DETECTORS, "effects", "metrics"}, row
 
 
 def test_rows_of_one_table_train_different_things_unless_they_measure_one_run_twice() -> None:

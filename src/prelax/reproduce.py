@@ -18,7 +18,7 @@ from typing import Any
 from prelax.check import check
 from prelax.config import EvaluateSettings, Settings, overrides, resolve
 from prelax.errors import PrelaxError
-from prelax.tables import Row, chosen, table
+from prelax.tables import DETECTORS, Row, chosen, table
 
 Say = Callable[[str], None]
 
@@ -48,6 +48,8 @@ def reproduce(
     *,
     seeds: Sequence[int] = (0,),
     only: str | None = None,
+    coco: Path | str | None = None,
+    detection: Sequence[str] = (),
     progress: bool = True,
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
@@ -59,10 +61,15 @@ def reproduce(
         changes: ``key=value`` for every row, for example ``train.epochs=100`` for a quick pass.
         seeds: a run of every row for each; the table then has mean and standard deviation.
         only: a pattern; rows whose label, column or recipe does not match it are left out.
+        coco: where COCO is, for the rows of detection and segmentation.
+        detection: ``key=value`` for their detectors (``prelax.detect.DetectSettings``), for example ``epochs=24``.
         say: called with a line before each piece of work.
     """
+    from prelax.detect.rows import is_coco, measure_detection, table_settings
+
     wanted = chosen(table(name), only)
-    check_protocols(wanted)
+    check_protocols(wanted, coco)
+    detectors = table_settings(detection) if any(row.protocol in DETECTORS for row in wanted) else None
     # Every mistake in the settings shows up here, before the first row is trained.
     jobs = {row: [check(settings_of(row, changes, seed)) for seed in seeds] for row in wanted}
     source = overrides(changes).get("data", {}).get("source")
@@ -71,14 +78,22 @@ def reproduce(
     for row, several in jobs.items():
         figures: list[float] = []
         beside: list[float] = []
-        folders, failure = [], None
+        folders, failure, like = [], None, True
         for settings in several:
             folder = out / run_name(settings)
             on = source if row.dataset and source else row.dataset
             try:
                 say(f"{row.label}{f', {row.column}' if row.column else ''}, seed {settings.seed}: {folder}")
-                train_or_skip(settings, folder, progress, say)
-                figures.append(measure(folder, row, on, settings.train.device, settings.evaluate, say))
+                if is_trained(row):
+                    train_or_skip(settings, folder, progress, say)
+                if detectors is not None and row.protocol in DETECTORS:
+                    say(f"  {row.protocol} on {coco}")
+                    start = folder if is_trained(row) else None
+                    found = measure_detection(start, row.protocol, settings, str(coco), out, detectors, progress)
+                    figures.append(figure_of(found, row.figure, str(folder)))
+                    like = like and is_coco(found)
+                else:
+                    figures.append(measure(folder, row, on, settings.train.device, settings.evaluate, say))
                 if row.protocol.startswith("linear"):  # kNN stands beside every linear figure
                     knn = Row(row.label, row.recipe, "knn", init=row.init)
                     beside.append(measure(folder, knn, on, settings.train.device, settings.evaluate, say))
@@ -88,12 +103,14 @@ def reproduce(
             folders.append(str(folder))
             if folder not in made and (folder / "backbone.safetensors").is_file():
                 made.append(folder)
-        results.append(line(row, figures, beside, folders, failure, several[0]))
+        results.append(line(row, figures, beside, folders, failure, several[0], like))
     result = {
         "table": name,
         "title": table(name).title,
         "changes": list(changes),
         "seeds": list(seeds),
+        "detection": asdict(detectors) if detectors is not None else None,
+        "detection_changes": list(detection),
         "rows": results,
         "page": write_page(made, out / f"{name}.html", say),
     }
@@ -124,7 +141,7 @@ def plan(
                     "recipe": row.recipe,
                     "seed": seed,
                     "run": str(folder),
-                    "epochs": f"{done} of {settings.train.epochs}",
+                    "epochs": f"{done} of {settings.train.epochs}" if is_trained(row) else "none",
                     "measured by": row.protocol,
                     "paper": row.paper,
                 }
@@ -191,24 +208,38 @@ def figure_of(result: Mapping[str, Any], name: str, where: str) -> float:
     return float(value)
 
 
-def check_protocols(rows: Iterable[Row]) -> None:
+def is_trained(row: Row) -> bool:
+    """Whether a row needs a run at all: a detector from random weights does not."""
+    return not (row.init == "random" and row.protocol in DETECTORS)
+
+
+def check_protocols(rows: Iterable[Row], coco: Path | str | None) -> None:
     """Refuses a row that could be trained but not measured."""
+    from prelax.detect.rows import check_coco
     from prelax.evaluate.protocols import PROTOCOLS
 
     for row in rows:
-        if row.protocol not in {*PROTOCOLS, "effects", "metrics"}:
+        if row.protocol in DETECTORS:
+            check_coco(coco, f"{row.label}, {row.column}")
+        elif row.protocol not in {*PROTOCOLS, "effects", "metrics"}:
             raise PrelaxError(
                 f"{row.label}, {row.column}: {row.protocol} cannot be measured; leave such rows out with --only"
             )
 
 
 def line(
-    row: Row, figures: list[float], beside: list[float], folders: list[str], failure: str | None, settings: Settings
+    row: Row,
+    figures: list[float],
+    beside: list[float],
+    folders: list[str],
+    failure: str | None,
+    settings: Settings,
+    like: bool = True,
 ) -> dict[str, Any]:
     """A row of the result: ours, the paper's and the difference. On other data the paper's figure says nothing."""
     ours, std = mean_std(figures)
     recipe = resolve(row.recipe)
-    same_data = settings.data.source == recipe.data.source and settings.data.limit is None
+    same_data = settings.data.source == recipe.data.source and settings.data.limit is None and like
     paper = row.paper if same_data else None
     return {
         **{key: value for key, value in asdict(row).items() if key not in ("init", "set", "paper")},
@@ -274,6 +305,8 @@ def as_markdown(result: Mapping[str, Any]) -> str:
     heads = list(rows[0])
     command = " ".join(["prelax reproduce", result["table"], *result["changes"]])
     command += f" --seeds {','.join(map(str, result['seeds']))}"
+    if result["detection"]:
+        command += " --coco ROOT" + "".join(f" --detect {pair}" for pair in result["detection_changes"])
     text = [f"# {result['title']}", "", f"`{command}`", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     text += [f"| {' | '.join(str(row[head]) for head in heads)} |" for row in rows]
     failed = [row for row in result["rows"] if row["failure"]]

@@ -11,6 +11,8 @@ import yaml
 from prelax.config import nearest
 from prelax.errors import PrelaxError
 
+DETECTORS = {"detection": "retinanet", "segmentation": "maskrcnn"}  # protocol of a row: the model that measures it
+
 
 @dataclass(frozen=True)
 class Row:

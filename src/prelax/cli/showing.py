@@ -51,6 +51,13 @@ def reproduce(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where runs and tables are kept.")] = Path("runs/paper"),
     seeds: Annotated[str | None, typer.Option("--seeds", help="Several runs a row, for example 0,1,2.")] = None,
     only: Annotated[str | None, typer.Option("--only", help="Only rows that match this pattern.")] = None,
+    coco: Annotated[
+        Path | None, typer.Option("--coco", help="Where COCO is, for the rows of detection and segmentation.")
+    ] = None,
+    detection: Annotated[
+        list[str] | None,
+        typer.Option("--detect", metavar="KEY=VALUE", help="Change their detectors, as in epochs=24; repeat for more."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the rows, and stop.")] = False,
     seed: Seed = 0,
     as_json: Json = False,
@@ -61,7 +68,8 @@ def reproduce(
 
     Rows that are finished are not done again, rows that were stopped go on. Examples:
     [bold]prelax reproduce tab3b data.root=~/data[/bold] ·
-    [bold]prelax reproduce tab1a train.epochs=100 --only 'simsiam|prelax' --seeds 0,1,2[/bold]
+    [bold]prelax reproduce tab1a train.epochs=100 --only 'simsiam|prelax' --seeds 0,1,2[/bold] ·
+    [bold]prelax reproduce imagenet data.root=~/imagenet --coco ~/coco[/bold]
     """
     from prelax.reproduce import plan, reproduce, shown
 
@@ -71,7 +79,17 @@ def reproduce(
         return
     state.afterwards = "; the same command goes on from here"
     with working():
-        result = reproduce(table, changes or [], out, seeds=wanted, only=only, progress=not quiet, say=say)
+        result = reproduce(
+            table,
+            changes or [],
+            out,
+            seeds=wanted,
+            only=only,
+            coco=coco,
+            detection=detection or [],
+            progress=not quiet,
+            say=say,
+        )
     show(result, shown(result), result["title"])
     say(
         f"the table is {out / table}.md, its figures {out / table}.json, the page {result['page'] or 'was not written'}"
