@@ -68,19 +68,6 @@ def test_a_wrong_place_or_dtype_is_refused():
         Store(IMAGES.float(), "cpu")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("where", ["device", "host", "disk"])
-def test_batches_on_cuda_are_the_images_at_the_indices(tmp_path: Path, where):
-    many = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (5000, 3, 32, 32), dtype=np.uint8))
-    store = Store(many, "cuda", where)
-    walked = order(3, 1, 5000)
-    for indices, images in store.batches(walked, 64):
-        busy = torch.randn(512, 512, device="cuda") @ torch.randn(512, 512, device="cuda")
-        assert torch.equal(images.cpu(), many[indices.cpu()])
-        del busy
-    assert Store(many, "cuda").where == "device"
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**31 - 1), st.integers(0, 1000), st.integers(1, 300))
 def test_an_order_is_a_permutation_that_only_depends_on_its_address(seed, epoch, n):

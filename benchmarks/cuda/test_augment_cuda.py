@@ -1,12 +1,10 @@
-"""What holds on a CUDA device; left out where there is none."""
+"""Augmentations on a CUDA device: the CPU's records and pixels, no waiting, capture. Run by hand: see README.md."""
 
 import pytest
 import torch
 
 from prelax.augment import OPERATIONS, Pipeline, operation, presets, relaxed_view
 from prelax.draws import Draws
-
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def pictures(batch: int = 64, size: int = 36) -> torch.Tensor:
