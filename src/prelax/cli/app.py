@@ -68,8 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except Exception as error:
         said = (str(error).strip().splitlines() or [""])[0]
-        if type(error).__name__ == "OutOfMemoryError":
-            return fail(f"the device has too little memory ({said[:120]}); lower train.batch_size", 2)
+        if isinstance(error, OSError) and error.filename and error.strerror:  # no right to read it, too long a name
+            return fail(f"cannot use {error.filename}: {error.strerror}; mend that, or give another path", 2)
+        if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError) or "t allocate memory" in said:
+            return fail(f"there is too little memory ({said[:120]}); lower train.batch_size or the sizes asked for", 2)
         return fail(f"unexpected {type(error).__name__}: {said} (a fault of prelax; --debug shows where)", 1)
 
 

@@ -11,6 +11,8 @@ from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, workin
 from prelax.cli.training import complete_key
 from prelax.errors import PrelaxError
 
+LARGEST = 8192  # pixels a side, images a batch
+
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="One run folder or several to compare.")],
@@ -27,9 +29,10 @@ def report(
     Example: [bold]prelax report runs/simsiam runs/prelax --out compared.html[/bold]
     """
     from prelax.report import report as write
+    from prelax.train import choose_device
 
     with working():
-        page = write(runs, out, points=points, seed=seed, device=device)
+        page = write(runs, out, points=points, seed=seed, device=choose_device(device))
     if state.json:
         show({"page": str(page), "runs": [str(run) for run in runs]})
     else:
@@ -186,6 +189,8 @@ def read_size(text: str) -> tuple[int, int] | tuple[int, int, int]:
         numbers = []
     if len(numbers) not in (2, 3) or min(numbers) < 1:
         raise PrelaxError(f"--size {text!r} is not IN,OUT or IN,OUT,BATCH, for example 160,128,64")
+    if max(numbers) > LARGEST:
+        raise PrelaxError(f"--size {text!r}: {LARGEST} is the most that can be measured")
     return (numbers[0], numbers[1]) if len(numbers) == 2 else (numbers[0], numbers[1], numbers[2])
 
 
