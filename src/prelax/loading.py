@@ -174,8 +174,9 @@ def load_encoder(run: Run, loaded: Loaded) -> nn.Module:
     if checkpoint is None:
         raise PrelaxError(f"{run.path} has no checkpoint: the projector is kept there, and this needs it")
     mark = "online."
-    network = checkpoint.get("network", {})
-    found = {key[len(mark) :]: value for key, value in network.items() if key.startswith(mark)}
+    network = checkpoint.get("network")
+    named = network.items() if isinstance(network, dict) else ()
+    found = {key[len(mark) :]: value for key, value in named if str(key).startswith(mark)}
     if not found:
         raise PrelaxError(f"{run.path}: the checkpoint holds no projector; this needs the embeddings of a trained run")
     model = loaded.settings.model

@@ -114,6 +114,22 @@ def test_when_no_checkpoint_is_whole_nothing_is_begun_anew_over_them(run: Path, 
     assert {name: (run / name).read_bytes() for name in before} == before
 
 
+@pytest.mark.parametrize("key", ["network", "optimizer", "epoch", "step", "sums", "last_z"])
+def test_a_checkpoint_with_something_else_in_it_is_refused_and_kept(key: str, run: Path, refused: Refuse) -> None:
+    state = read_checkpoint(run / "checkpoint.pt")
+    for other in ([], "text", -1, 3.5, {}, {"a": 1}, {"param_groups": [], "state": {}}, torch.zeros(3)):
+        if (key, other) in [("sums", {})] or (key == "last_z" and isinstance(other, torch.Tensor)):
+            continue  # what a checkpoint may hold
+        torch.save({**state, key: other}, run / "checkpoint.pt")
+        before = (run / "checkpoint.pt").read_bytes()
+        assert "checkpoint" in refused("pretrain", run, "--resume", "--quiet")
+        assert (run / "checkpoint.pt").read_bytes() == before
+        if key == "network":
+            assert str(run) in refused("evaluate", run, "-p", "residual", "--quiet")
+    torch.save({name: value for name, value in state.items() if name != key}, run / "checkpoint.pt")
+    assert key in refused("pretrain", run, "--resume", "--quiet")
+
+
 class Malice:
     """A pickle that makes a file when it is opened carelessly."""
 
@@ -276,3 +292,35 @@ def test_a_device_out_of_memory_is_told_with_the_batch_to_try(
         if batch <= 8:
             break
     assert main([*words, f"train.batch_size={batch}", "--out", str(tmp_path / "run")]) == 0  # what it said fits
+
+
+@pytest.mark.parametrize("dies_at", [1, 2])
+def test_a_save_that_dies_between_two_renames_leaves_a_whole_checkpoint(
+    dies_at: int, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename, calls = os.replace, []
+
+    def dying(*names: object) -> None:
+        calls.append(names)
+        if len(calls) == dies_at:
+            raise KeyboardInterrupt
+        rename(*names)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "replace", dying)
+    with pytest.raises(KeyboardInterrupt):
+        Run(run).save_checkpoint({"epoch": 3})
+    assert read_checkpoint(run / "checkpoint.pt")["epoch"] == 2
+    assert read_checkpoint(run / "checkpoint.previous.pt")["epoch"] == (1 if dies_at == 1 else 2)
+    assert not list(run.glob(".*.tmp"))
+
+
+def test_a_torn_checkpoint_does_not_take_the_place_of_the_whole_one_before_it(run: Path) -> None:
+    (run / "checkpoint.pt").write_bytes(b"torn")
+    opened = Run.open(run)
+    kept = opened.load_checkpoint()
+    assert kept is not None
+    opened.save_checkpoint({**kept, "epoch": 7})
+    assert read_checkpoint(run / "checkpoint.pt")["epoch"] == 7
+    assert read_checkpoint(run / "checkpoint.previous.pt")["epoch"] == 1
+    opened.save_checkpoint({**kept, "epoch": 8})
+    assert read_checkpoint(run / "checkpoint.previous.pt")["epoch"] == 7

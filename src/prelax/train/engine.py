@@ -225,9 +225,15 @@ class Engine:
         except RuntimeError as error:
             first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
             raise PrelaxError(f"the checkpoint is of another model: {first}") from None
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.sums = {name: value.to(self.device) for name, value in state["sums"].items()}
-        self.last_z = state["last_z"].to(self.device) if state["last_z"] is not None else None
+        except (TypeError, AttributeError):
+            raise PrelaxError("the checkpoint holds no network") from None
+        try:
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.sums = {name: value.to(self.device) for name, value in state["sums"].items()}
+            self.last_z = state["last_z"].to(self.device) if state["last_z"] is not None else None
+        except (TypeError, AttributeError, KeyError, ValueError, RuntimeError) as error:
+            said = (str(error).splitlines() or [""])[0]
+            raise PrelaxError(f"the checkpoint is not of this training ({type(error).__name__}: {said})") from None
 
 
 def effective_rank(z: Tensor) -> float:

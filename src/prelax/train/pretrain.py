@@ -159,6 +159,9 @@ def restore(run: Run, engine: Engine) -> tuple[int, int]:
     for key in ("network", "optimizer", "epoch", "step"):
         if key not in state:
             raise PrelaxError(f"{run.path}/checkpoint.pt is not a training checkpoint (it has no {key!r})")
+    epoch, step = state["epoch"], state["step"]
+    if type(epoch) is not int or type(step) is not int or epoch < 0 or not 0 <= step < engine.steps:
+        raise PrelaxError(f"{run.path}/checkpoint.pt is not of this training (epoch {epoch!r}, step {step!r})")
     engine.load(state)
     if engine.process.writes:
         run.rewind_metrics(state["epoch"])
