@@ -22,8 +22,7 @@ BACKBONE = {"cuda": "resnet18", "cpu": "resnet8"}
 SMALL_HEADS = {"projector_hidden": 256, "projector_dim": 256, "predictor_hidden": 64, "head_hidden": 64}
 WARMUP = 0.05  # of the epochs
 TINY = 20  # steps of a run that is over before an estimate would be
-FEW = 8  # images of the first passes that are timed
-PATIENCE = 3.0  # seconds a timed pass over a whole batch may take
+PATIENCE = 4.0  # seconds a timed step may take
 
 
 def suit(settings: Settings, images: ImageSet, device: torch.device, processes: int = 1) -> tuple[Settings, list[str]]:
@@ -140,37 +139,49 @@ def with_values(settings: Settings, values: dict[str, Any]) -> Settings:
 def estimate(settings: Settings, images: ImageSet, device: torch.device) -> str | None:
     """How long the run will take, in words, from real steps of a network that is thrown away; None for a tiny run.
 
-    The first steps see few images. Where a whole batch would then take seconds it is not tried, and its time is taken
-    to be in proportion. On CUDA the steps are timed before compilation, so the run itself is quicker.
+    Steps over two images are tried first, then over four times as many, up to a batch or until a step would take
+    seconds: a batch then takes its time in proportion. On CUDA this is before compilation, and the run is quicker.
     """
     batch = min(settings.train.batch_size, len(images))
     steps = settings.train.epochs * (len(images) // batch)
     if steps < TINY:
         return None
-    few = min(FEW, batch)
-    seconds = pass_time(settings, images, device, few) * batch / few
-    if few < batch and seconds < PATIENCE:
-        seconds = pass_time(settings, images, device, batch)
+    rows = min(2, batch)
+    try:
+        seconds = step_time(settings, images, device, rows)
+        while rows < batch and seconds < PATIENCE / 4:
+            rows = min(4 * rows, batch)
+            seconds = step_time(settings, images, device, rows)
+    except torch.OutOfMemoryError:
+        return None  # compiled it may still fit; if not, the run itself says so
+    finally:
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(device)  # the run's own is among its metrics
     if device.type == "cpu":
         where = f"this CPU ({os.cpu_count()} cores)"
     else:
         where = f"{torch.cuda.get_device_name(device)}, or less: timed before compilation"
-    return f"about {words(steps * seconds)} on {where}"
+    return f"about {words(steps * seconds * batch / rows)} on {where}"
 
 
-def pass_time(settings: Settings, images: ImageSet, device: torch.device, rows: int) -> float:
-    """Seconds of one training step over ``rows`` images, the second of two."""
+def step_time(settings: Settings, images: ImageSet, device: torch.device, rows: int) -> float:
+    """Seconds of one training step over ``rows`` images: the quicker of two after a first one."""
     values = {"train.batch_size": rows, "train.compile": "never", "augment.compile": "never", "data.store": "auto"}
-    values |= {"train.epochs": 2, "train.warmup_epochs": 0.0}
+    values |= {"train.epochs": 3, "train.warmup_epochs": 0.0}
     some = ImageSet(images.name, images.images[:rows], _first(images, rows), images.classes)
+    times: list[float] = []
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         engine = Engine(with_values(settings, values), some, device, Process())
-        for step in range(2):
+        for epoch in range(1, 4):  # of one step each
             began = time.perf_counter()
-            engine.run_epoch(step + 1, 0, lambda done: False)
+            engine.run_epoch(epoch, 0, lambda done: False)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
-    return time.perf_counter() - began
+            times.append(time.perf_counter() - began)
+            if times[0] > PATIENCE:  # no patience for more; the first is slower than the others
+                return times[0]
+    return min(times[1:])  # other work on the machine only ever makes them longer
 
 
 def _first(images: ImageSet, rows: int) -> torch.Tensor | None:
