@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -61,3 +62,8 @@ def test_every_recipe_and_table_the_pages_name_exists() -> None:
             assert name in {*recipe_names(), "runs/photos"} or name.startswith("runs/"), (page.name, name)
         for name in re.findall(r"prelax reproduce ((?:tab|fig)[a-z0-9-]*)", text):
             assert name in tables(), (page.name, name)
+
+
+def test_the_page_of_settings_is_of_these_settings() -> None:
+    page = runpy.run_path(str(ROOT / "docs" / "make_settings.py"))["page"]
+    assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == page(), "run python docs/make_settings.py"
