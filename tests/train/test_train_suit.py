@@ -244,3 +244,23 @@ def test_json_is_alone_on_standard_output_and_names_the_page(
     assert main(words_of(photos(tmp_path / "photos", 24), tmp_path / "run", "--json")) == 0
     result = json.loads(capsys.readouterr().out)
     assert Path(result["page"]).is_file()
+
+
+def test_a_dry_run_says_what_it_cannot_know_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words_of(photos(tmp_path / "photos", 4), tmp_path / "run", "--dry-run", "--json")) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["train"]["epochs"] == 1
+    assert "chosen by the images when it starts: data.image_size" in said.err
+    assert "train.batch_size" in said.err
+    assert "train.epochs" not in said.err
+
+
+def test_a_run_folder_goes_on_and_ends_with_the_same_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = photos(tmp_path / "photos", 24)
+    assert main(words_of(root, tmp_path / "run", "--quiet")) == 0
+    (tmp_path / "run" / "backbone.safetensors").unlink()
+    assert main(["pretrain", str(tmp_path / "run"), "--resume"]) == 0
+    said = capsys.readouterr().out
+    assert "batches of" not in said
+    assert "report.html" in said
+    assert "prelax search" in said

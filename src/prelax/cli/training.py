@@ -74,6 +74,10 @@ def pretrain(
     check(settings)
     if dry_run:
         print_settings(settings.model_dump(mode="json"), to_yaml(settings))
+        from prelax.run import FOUND, SUITED, left_open
+
+        if by_images := [key for key in (*FOUND, *SUITED) if left_open(settings, key)]:
+            complain(f"chosen by the images when it starts: {', '.join(by_images)}")
         return
     out = out or Path("runs") / f"{slug(recipe)}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
 
