@@ -351,11 +351,15 @@ def set_aside(target: Path, keep: Path) -> None:
     """A second name for a file, in place of what had that name; the first stays, so that a kill loses neither."""
     link = keep.with_name(f".{keep.name}.{os.getpid()}.tmp")
     try:
+        link.unlink(missing_ok=True)  # of a process of the same number that was killed
         os.link(target, link)
     except OSError:  # a file system without links
         os.replace(target, keep)
-    else:
+        return
+    try:
         os.replace(link, keep)
+    finally:
+        link.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
