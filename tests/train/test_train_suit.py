@@ -119,7 +119,8 @@ def test_every_choice_is_a_valid_setting(count: int, side: int, cuda: bool, proc
 
 
 def test_bounds_hold_at_both_ends() -> None:
-    assert [epochs_for(n, "cpu") for n in (1, 1000, 10**7)] == [200, 50, 5]
+    assert [epochs_for(n, "cpu", 128) for n in (1, 1000, 10**7)] == [200, 50, 5]
+    assert [epochs_for(4000, "cpu", size) for size in (16, 32, 64, 128, 224)] == [100, 100, 50, 12, 12]
     assert [batch_for(n, 256) for n in (2, 15, 16, 1023, 1024, 10**7)] == [2, 2, 4, 128, 256, 256]
     assert view_size(64) == 64
     assert view_size(65) == 64

@@ -15,7 +15,8 @@ from prelax.train.engine import Engine
 from prelax.train.processes import Process
 
 BATCH = {"cuda": 256, "cpu": 64}  # at most
-VISITS = {"cuda": 4_000_000, "cpu": 50_000}  # times an image is looked at over a run, about
+VISITS = {"cuda": 4_000_000, "cpu": 50_000}  # looks at an image over a run, about, for views of 128 px or more
+CHEAPER = 8  # times as many at most, for smaller views: their cost goes by the area
 EPOCHS = {"cuda": (50, 800), "cpu": (5, 200)}  # at least and at most, whatever the visits
 VIEW = {"cuda": 2048, "cpu": 128}  # pixels, at most
 BACKBONE = {"cuda": "resnet18", "cpu": "resnet8"}
@@ -36,7 +37,7 @@ def suit(settings: Settings, images: ImageSet, device: torch.device, processes: 
     """
     kind = "cpu" if device.type == "cpu" else "cuda"
     wanted = choices(settings, images, kind, processes)
-    lines = reasons(wanted, images, kind)
+    lines = reasons(settings, wanted, images, kind)
     if kind == "cpu":
         other = choices(settings, images, "cuda", processes)
         names = {"augment.size": "views of {} px", "model.backbone": "{}", "train.batch_size": "batches of {}"}
@@ -51,9 +52,10 @@ def choices(settings: Settings, images: ImageSet, kind: str, processes: int = 1)
     """What is chosen by dotted key, where the settings leave it open; ``kind`` is cpu or cuda."""
     count, side = len(images), int(images.images.shape[-1])
     backbone = BACKBONE[kind] if left_open(settings, "model.backbone") else settings.model.backbone
-    epochs = epochs_for(count, kind) if left_open(settings, "train.epochs") else settings.train.epochs
+    size = settings.augment.size or min(view_size(side), VIEW[kind])
+    epochs = epochs_for(count, kind, size) if left_open(settings, "train.epochs") else settings.train.epochs
     found: dict[str, Any] = {
-        "augment.size": min(view_size(side), VIEW[kind]),
+        "augment.size": size,
         "model.backbone": backbone,
         "train.batch_size": batch_for(count, BATCH[kind], processes),
         "train.epochs": epochs,
@@ -85,17 +87,22 @@ def batch_for(count: int, most: int, processes: int = 1) -> int:
     return max(2, power // processes) * processes
 
 
-def epochs_for(count: int, kind: str) -> int:
-    """As many as the budget of image visits allows, within bounds.
+def epochs_for(count: int, kind: str, size: int) -> int:
+    """As many as the budget of looks at an image allows for views of a size, within bounds.
 
-    >>> [epochs_for(count, "cuda") for count in (100, 20_000, 1_281_167)]
-    [800, 200, 50]
+    >>> [epochs_for(count, "cuda", 128) for count in (100, 20_000, 1_281_167)], epochs_for(50_000, "cuda", 32)
+    ([800, 200, 50], 640)
     """
     least, most = EPOCHS[kind]
-    return max(least, min(most, round(VISITS[kind] / count)))
+    return max(least, min(most, round(visits(kind, size) / count)))
 
 
-def reasons(wanted: dict[str, Any], images: ImageSet, kind: str) -> list[str]:
+def visits(kind: str, size: int) -> int:
+    """The budget of looks at an image."""
+    return int(VISITS[kind] * min(CHEAPER, max(1.0, (128 / size) ** 2)))
+
+
+def reasons(settings: Settings, wanted: dict[str, Any], images: ImageSet, kind: str) -> list[str]:
     """A line for each choice a reader would ask about."""
     count, side = len(images), int(images.images.shape[-1])
     lines = []
@@ -116,7 +123,7 @@ def reasons(wanted: dict[str, Any], images: ImageSet, kind: str) -> list[str]:
     if "train.epochs" in wanted:
         epochs = wanted["train.epochs"]
         why = {EPOCHS[kind][0]: "the fewest that are chosen", EPOCHS[kind][1]: "the most that are chosen"}.get(
-            epochs, f"about {VISITS[kind]:,} looks at an image"
+            epochs, f"about {visits(kind, settings.augment.size or wanted['augment.size']):,} looks at an image"
         )
         where = "CPU" if kind == "cpu" else "GPU"
         lines.append(f"{count:,} images: {epochs} epochs ({why} for a {where})")
