@@ -138,6 +138,31 @@ class Settings(Section):
         return self
 
 
+FOUND = ("data.image_size", "data.channels")  # chosen by what the images are, where nobody said
+SUITED = (  # chosen for a folder of images by their size and number, where nobody said
+    "augment.size",
+    "model.backbone",
+    "model.projector_hidden",
+    "model.projector_dim",
+    "model.predictor_hidden",
+    "model.head_hidden",
+    "train.epochs",
+    "train.batch_size",
+    "train.warmup_epochs",
+)
+
+
+def left_open(settings: Settings, key: str) -> bool:
+    """Whether a setting is one that goes by the images, and neither recipe nor user gave it."""
+    name, _, leaf = key.rpartition(".")
+    if key in FOUND:
+        return getattr(settings.data, leaf) is None
+    if key not in SUITED or settings.data.source != "folder":
+        return False
+    section = getattr(settings, name)
+    return leaf not in section.model_fields_set or getattr(section, leaf) is None
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """``; did you mean NAME?`` for the valid name closest to a wrong one, or a list of the valid ones.
 

@@ -31,7 +31,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import prelax
-from prelax.config import Section, Settings, keys, to_yaml, validate
+from prelax.config import FOUND, SUITED, Section, Settings, keys, left_open, to_yaml, validate
 from prelax.errors import PrelaxError
 
 FORMAT = 1  # of the folder; a newer one is refused
@@ -55,19 +55,6 @@ CHANGEABLE = {
     "train.stop_on_collapse",
     "train.watch",
 }
-
-FOUND = ("data.image_size", "data.channels")  # chosen by what the images are, where nobody said
-SUITED = (  # chosen for a folder of images by their size and number, where nobody said
-    "augment.size",
-    "model.backbone",
-    "model.projector_hidden",
-    "model.projector_dim",
-    "model.predictor_hidden",
-    "model.head_hidden",
-    "train.epochs",
-    "train.batch_size",
-    "train.warmup_epochs",
-)
 
 
 class Run:
@@ -292,17 +279,6 @@ class Run:
             raise PrelaxError(
                 f"{path} cannot be read ({first_line(error)}); the run's checkpoint may still be whole"
             ) from None
-
-
-def left_open(settings: Settings, key: str) -> bool:
-    """Whether a setting is one that goes by the images, and neither recipe nor user gave it."""
-    name, _, leaf = key.rpartition(".")
-    if key in FOUND:
-        return getattr(settings.data, leaf) is None
-    if key not in SUITED or settings.data.source != "folder":
-        return False
-    section = getattr(settings, name)
-    return leaf not in section.model_fields_set or getattr(section, leaf) is None
 
 
 def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dict[str, Any]:

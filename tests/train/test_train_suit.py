@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from prelax.cli import main
-from prelax.config import Settings, resolve, validate
+from prelax.config import SUITED, Settings, resolve, validate
 from prelax.data import ImageSet
 from prelax.errors import PrelaxError
-from prelax.run import SUITED, Run
+from prelax.run import Run
 from prelax.train import pretrain
 from prelax.train.suit import batch_for, epochs_for, estimate, suit, view_size
 

@@ -58,7 +58,7 @@ def pretrain(
     [bold]prelax pretrain runs/NAME --resume[/bold] ·
     [bold]torchrun --nproc-per-node 2 -m prelax pretrain cifar10/prelax-all data.root=...[/bold]
     """
-    from prelax.config import resolve, to_yaml
+    from prelax.config import FOUND, SUITED, left_open, resolve, to_yaml
 
     changes = changes or []
     if (Path(recipe) / "config.yaml").is_file():
@@ -74,8 +74,6 @@ def pretrain(
     check(settings)
     if dry_run:
         print_settings(settings.model_dump(mode="json"), to_yaml(settings))
-        from prelax.run import FOUND, SUITED, left_open
-
         if by_images := [key for key in (*FOUND, *SUITED) if left_open(settings, key)]:
             complain(f"chosen by the images when it starts: {', '.join(by_images)}")
         return

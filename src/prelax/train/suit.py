@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from prelax.config import Section, Settings
+from prelax.config import SUITED, Section, Settings, left_open
 from prelax.data import ImageSet
-from prelax.run import SUITED, left_open
 from prelax.train.engine import Engine
 from prelax.train.processes import Process
 
