@@ -41,7 +41,8 @@ def run_demo(
     from prelax.evaluate.protocols import evaluate
     from prelax.report import report
     from prelax.reproduce import run_name, train_or_skip
-    from prelax.run import Run, writing
+    from prelax.run import Run
+    from prelax.whole import writing
 
     out, began = Path(out), time.perf_counter()
     pairs = [*changes, *([f"train.epochs={epochs}"] if epochs else [])]

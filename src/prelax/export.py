@@ -17,7 +17,8 @@ import prelax
 from prelax.config import nearest
 from prelax.errors import PrelaxError
 from prelax.loading import Loaded, load, save_hub
-from prelax.run import Run, replacing, writing
+from prelax.run import Run
+from prelax.whole import replacing, writing
 
 TORCHVISION = ("resnet18", "resnet34", "resnet50")
 

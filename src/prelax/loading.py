@@ -17,7 +17,8 @@ from prelax import augment
 from prelax.config import Settings, validate
 from prelax.errors import PrelaxError
 from prelax.nets import Encoder, backbone, projector
-from prelax.run import Run, first_line, now, replacing, writing
+from prelax.run import Run, first_line, now
+from prelax.whole import replacing, writing
 
 if TYPE_CHECKING:
     from prelax.train.views import ViewMaker

@@ -315,7 +315,7 @@ def as_markdown(result: Mapping[str, Any]) -> str:
 
 
 def write(out: Path, name: str, result: Mapping[str, Any]) -> None:
-    from prelax.run import replacing, writing
+    from prelax.whole import replacing, writing
 
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)

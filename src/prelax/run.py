@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import errno
 import fcntl
 import json
 import os
 import platform
-import re
 import subprocess
 import warnings
 import zipfile
@@ -33,11 +31,9 @@ from torch import Tensor
 import prelax
 from prelax.config import FOUND, SUITED, Section, Settings, keys, left_open, to_yaml, validate
 from prelax.errors import PrelaxError
+from prelax.whole import replacing, writing
 
 FORMAT = 1  # of the folder; a newer one is refused
-
-UMASK = os.umask(0)  # can only be read by setting it
-os.umask(UMASK)
 
 # What may differ when a run goes on: it decides where and how fast, not what is computed.
 CHANGEABLE = {
@@ -299,58 +295,6 @@ def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
     if not isinstance(state, dict):
         raise PrelaxError(f"{path} is not a prelax checkpoint")
     return state
-
-
-@contextlib.contextmanager
-def replacing(target: Path, keep: Path | None = None) -> Iterator[Path]:
-    """A temporary file that takes the target's place when it is whole and on disk."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~UMASK)  # safetensors writes for the owner alone
-        if keep is not None and target.exists():
-            set_aside(target, keep)
-        os.replace(temporary, target)
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the new name itself must survive a power cut
-        finally:
-            os.close(folder)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
-def set_aside(target: Path, keep: Path) -> None:
-    """A second name for a file, in place of what had that name; the first stays, so that a kill loses neither."""
-    link = keep.with_name(f".{keep.name}.{os.getpid()}.tmp")
-    try:
-        link.unlink(missing_ok=True)  # of a process of the same number that was killed
-        os.link(target, link)
-    except OSError:  # a file system without links
-        os.replace(target, keep)
-        return
-    try:
-        os.replace(link, keep)
-    finally:
-        link.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def writing(target: Path) -> Iterator[None]:
-    """A full disk or a folder that cannot be written, as one line that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise PrelaxError(f"no space left to write {target}; free some and go on with --resume") from None
-        raise PrelaxError(f"cannot write {target}: {error.strerror or error}; choose another --out") from None
-    except RuntimeError as error:  # torch.save and safetensors wrap the same causes
-        if re.search(r"No space left|os error 28|file write failed|unexpected pos|enforce fail", str(error)):
-            raise PrelaxError(f"no space left to write {target}; free some and go on with --resume") from None
-        raise
 
 
 def first_line(error: BaseException) -> str:

@@ -35,11 +35,12 @@ from prelax.detect.settings import DetectSettings
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 from prelax.evaluate.protocols import describe
-from prelax.run import Run, now, replacing, writing
+from prelax.run import Run, now
 from prelax.train import choose_device
 from prelax.train.pretrain import interruptible
 from prelax.train.processes import Process, joined
 from prelax.train.progress import Progress
+from prelax.whole import replacing, writing
 
 CHANGEABLE = ("device", "workers", "score", "draws")  # on resume: they do not touch what is learnt
 

@@ -18,7 +18,7 @@ from matplotlib.patches import Rectangle
 from prelax.data import order
 from prelax.detect.coco import CocoSet, drawable, mask_of
 from prelax.report.style import PALETTE, STYLE
-from prelax.run import replacing, writing
+from prelax.whole import replacing, writing
 
 SURE = 0.3  # predictions drawn are scored at least this
 AT_LEAST = 3  # where none is, so many of the best are drawn all the same

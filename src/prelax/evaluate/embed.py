@@ -14,7 +14,7 @@ from prelax.data import ImageSet, load
 from prelax.errors import PrelaxError
 from prelax.evaluate.features import extract
 from prelax.loading import Loaded
-from prelax.run import replacing, writing
+from prelax.whole import replacing, writing
 
 ENDINGS = (".parquet", ".npz")
 

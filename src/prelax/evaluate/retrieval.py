@@ -132,7 +132,7 @@ def draw(pictures: list[Tensor], names: list[str], gallery: ImageSet, cosine: Te
     """A row a query: the picture, then what was found, each with its class and cosine."""
     from matplotlib.figure import Figure
 
-    from prelax.run import writing
+    from prelax.whole import writing
 
     across = rows.shape[1] + 1
     figure = Figure(figsize=(1.1 * across, 1.35 * len(pictures)), layout="constrained")

@@ -18,7 +18,8 @@ from prelax.report.content import Album, Atlas, Page, Sprite, Word
 from prelax.report.gather import attempt, bars, card, charts, effects, moves, names, results, settings_table
 from prelax.report.render import render
 from prelax.report.sprites import sprite
-from prelax.run import Run, now, writing
+from prelax.run import Run, now
+from prelax.whole import writing
 
 if TYPE_CHECKING:
     from prelax.data import ImageSet

@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from prelax.errors import PrelaxError
-from prelax.run import writing
+from prelax.whole import writing
 
 COLUMN = 3.3  # inches
 # Okabe and Ito; line styles and markers repeat what colours say.

@@ -1,0 +1,67 @@
+"""Files that are written whole or not at all, and a disk that will not have them, told in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from prelax.errors import PrelaxError
+
+UMASK = os.umask(0)  # can only be read by setting it
+os.umask(UMASK)
+
+
+@contextlib.contextmanager
+def replacing(target: Path, keep: Path | None = None) -> Iterator[Path]:
+    """A temporary file that takes the target's place when it is whole and on disk."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~UMASK)  # safetensors writes for the owner alone
+        if keep is not None and target.exists():
+            set_aside(target, keep)
+        os.replace(temporary, target)
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the new name itself must survive a power cut
+        finally:
+            os.close(folder)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def set_aside(target: Path, keep: Path) -> None:
+    """A second name for a file, in place of what had that name; the first stays, so that a kill loses neither."""
+    link = keep.with_name(f".{keep.name}.{os.getpid()}.tmp")
+    try:
+        link.unlink(missing_ok=True)  # of a process of the same number that was killed
+        os.link(target, link)
+    except OSError:  # a file system without links
+        os.replace(target, keep)
+        return
+    try:
+        os.replace(link, keep)
+    finally:
+        link.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """A full disk or a folder that cannot be written, as one line that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise PrelaxError(f"no space left to write {target}; free some and go on with --resume") from None
+        raise PrelaxError(f"cannot write {target}: {error.strerror or error}; choose another --out") from None
+    except RuntimeError as error:  # torch.save and safetensors wrap the same causes
+        if re.search(r"No space left|os error 28|file write failed|unexpected pos|enforce fail", str(error)):
+            raise PrelaxError(f"no space left to write {target}; free some and go on with --resume") from None
+        raise
