@@ -11,7 +11,7 @@ from prelax.errors import PrelaxError
 from prelax.nets.norm import ViewNorm2d
 
 BACKBONES = {
-    "resnet8": "three stages of 16, 32 and 64 channels, for digits and demonstrations (78k weights)",
+    "resnet8": "three stages of 16, 32 and 64 channels, for digits and demonstrations (77k weights)",
     "resnet18": "torchvision's ResNet-18, the paper's backbone (11.2M)",
     "resnet34": "torchvision's ResNet-34 (21.3M)",
     "resnet50": "torchvision's ResNet-50 (23.5M)",
