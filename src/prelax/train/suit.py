@@ -117,7 +117,7 @@ def reasons(settings: Settings, wanted: dict[str, Any], images: ImageSet, kind: 
         lines.append(f"{count:,} images: batches of {batch} ({limit if batch > 2 else 'the least there is'})")
     if "model.backbone" in wanted:
         name = wanted["model.backbone"]
-        why = "78 thousand weights, few enough for a CPU" if kind == "cpu" else "11.2 million weights, the paper's"
+        why = "77 thousand weights, few enough for a CPU" if kind == "cpu" else "11.2 million weights, the paper's"
         lines.append(f"backbone {name} ({why})")
     if "train.epochs" in wanted:
         epochs = wanted["train.epochs"]
