@@ -67,17 +67,36 @@ def main() -> None:
 
 
 def profile(path: Path) -> None:
-    """Where the device's time goes in one compiled step."""
-    engine = build(resolve("cifar10/prelax-all"), "compiled", 4096)
-    for _ in range(5):
+    """Where the device's time goes in a captured step: kernels by kind, then the longest of them."""
+    engine = build(resolve("cifar10/prelax-all"), "graph", 4096)
+    for _ in range(6):
         engine.take_step()
+    steps = 5
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as prof:
-        for _ in range(3):
+        for _ in range(steps):
             engine.take_step()
         torch.cuda.synchronize()
-    table = prof.key_averages().table(sort_by="cuda_time_total", row_limit=60, max_name_column_width=110)
-    path.write_text(table)
-    print(table[:9000])
+    kinds: dict[str, float] = {}
+    lines = []
+    for event in prof.key_averages():
+        took = event.self_device_time_total / steps / 1e3  # ms a step
+        name = event.key
+        kind = next((k for k, words in KINDS.items() if any(word in name for word in words)), "other")
+        kinds[kind] = kinds.get(kind, 0.0) + took
+        lines.append((took, event.count // steps, kind, name[:150]))
+    said = [f"{took:8.3f} ms  {kind}" for kind, took in sorted(kinds.items(), key=lambda item: -item[1])]
+    said += [f"{took:8.4f} ms {n:4d} x  {kind:8s} {name}" for took, n, kind, name in sorted(lines, reverse=True)[:90]]
+    path.write_text("\n".join(said))
+    print("\n".join(said[:70]))
+
+
+KINDS = {
+    "triton": ["triton"],
+    "convolve": ["fprop", "dgrad", "wgrad", "conv", "implicit"],
+    "multiply": ["gemm", "cutlass", "nvjet", "cublas"],
+    "relayout": ["nchwToNhwc", "nhwcToNchw", "tensorTransform", "direct_copy", "copy", "CatArray", "Memcpy", "Memset"],
+    "optimise": ["multi_tensor", "FusedSgd", "fused"],
+}
 
 
 if __name__ == "__main__":
