@@ -2,8 +2,8 @@
 
     python benchmarks/gpu_engine.py OUT.json [--profile] [--quick]
 
-Checks first (losses of six steps in every mode, from the same seed), then times SimSiam and Prelax-all on CIFAR-10's
-shape in every mode, and writes the raw figures as JSON.
+Checks first (losses of six steps in every mode, from the same seed), then times SimSiam beside its peers, Prelax-all
+(also at batch 4096) and BYOL on ImageNette's shape, and writes the raw figures as JSON.
 """
 
 import json
@@ -15,6 +15,15 @@ import torch
 
 from prelax.config import resolve
 from prelax.train.bench import bench, build
+
+
+SPEEDS: list[tuple[str, list[str], list[str]]] = [
+    ("cifar10/simsiam", [], ["torchvision", "lightly"]),
+    ("cifar10/prelax-all", [], []),
+    ("cifar10/prelax-all", ["train.batch_size=4096"], []),
+    ("imagenette/byol", [], []),
+    ("imagenette/byol-prelax-all", [], []),
+]
 
 
 def losses(recipe: str, mode: str, steps: int = 6) -> list[dict[str, float]]:
@@ -36,10 +45,10 @@ def losses(recipe: str, mode: str, steps: int = 6) -> list[dict[str, float]]:
 def main() -> None:
     out = Path(sys.argv[1])
     report: dict = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "check": {}, "speed": []}
-    quick = "--quick" in sys.argv  # only the fastest mode, unchecked
-    for recipe in () if quick else ("cifar10/prelax-all", "cifar10/byol"):
+    quick = "--quick" in sys.argv  # only the fastest mode against the plain one, and its speed
+    for recipe in ("cifar10/prelax-all", "cifar10/byol"):
         plain = losses(recipe, "plain")
-        for mode in ("together", "compiled", "graph"):
+        for mode in ("graph",) if quick else ("together", "compiled", "graph"):
             start = time.perf_counter()
             try:
                 other = losses(recipe, mode)
@@ -54,13 +63,14 @@ def main() -> None:
                 flush=True,
             )
             out.write_text(json.dumps(report, indent=1))
-    for recipe in ("cifar10/simsiam", "cifar10/prelax-all"):
-        for row in bench(resolve(recipe), ["graph"] if quick else [], seconds=3.0):
-            report["speed"].append(row)
-            print(
-                {k: row[k] for k in ("method", "mode", "views_per_s", "ms_per_step", "augment_ms", "memory_gib")},
-                flush=True,
-            )
+    for recipe, changes, peers in SPEEDS:
+        try:
+            rows = bench(resolve(recipe, changes), ["graph"] if quick else [], 3.0, peers=peers)
+        except Exception as error:
+            rows = [{"recipe": recipe, "failed": repr(error)}]
+        for row in rows:
+            report["speed"].append({"recipe": recipe, "changes": changes, **row})
+            print(report["speed"][-1], flush=True)
             out.write_text(json.dumps(report, indent=1))
     if "--profile" in sys.argv:
         profile(out.with_suffix(".profile.txt"))
