@@ -1,9 +1,10 @@
 """The engine on a GPU: the fast paths equal the plain one, and how fast they are.
 
-    python benchmarks/gpu_engine.py OUT.json [--profile] [--quick]
+    python benchmarks/gpu_engine.py OUT.json [--profile] [--quick] [--only=ROWS]
 
 Checks first (losses of six steps in every mode, from the same seed), then times SimSiam beside its peers, Prelax-all
-(also at batch 4096) and BYOL on ImageNette's shape, and writes the raw figures as JSON.
+(also at batch 4096) and BYOL on ImageNette's shape, and writes the raw figures as JSON. ``--only=0,1`` takes the first two
+of these rows, and checks only if the first is among them.
 """
 
 import json
@@ -15,7 +16,6 @@ import torch
 
 from prelax.config import resolve
 from prelax.train.bench import bench, build
-
 
 SPEEDS: list[tuple[str, list[str], list[str]]] = [
     ("cifar10/simsiam", [], ["torchvision", "lightly"]),
@@ -46,7 +46,9 @@ def main() -> None:
     out = Path(sys.argv[1])
     report: dict = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "check": {}, "speed": []}
     quick = "--quick" in sys.argv  # only the fastest mode against the plain one, and its speed
-    for recipe in ("cifar10/prelax-all", "cifar10/byol"):
+    only = next((arg.split("=")[1] for arg in sys.argv if arg.startswith("--only=")), "")
+    rows_asked = [int(n) for n in only.split(",")] if only else list(range(len(SPEEDS)))
+    for recipe in ("cifar10/prelax-all", "cifar10/byol") if 0 in rows_asked else ():
         plain = losses(recipe, "plain")
         for mode in ("graph",) if quick else ("together", "compiled", "graph"):
             start = time.perf_counter()
@@ -63,7 +65,7 @@ def main() -> None:
                 flush=True,
             )
             out.write_text(json.dumps(report, indent=1))
-    for recipe, changes, peers in SPEEDS:
+    for recipe, changes, peers in (SPEEDS[n] for n in rows_asked):
         try:
             rows = bench(resolve(recipe, changes), ["graph"] if quick else [], 3.0, peers=peers)
         except Exception as error:
