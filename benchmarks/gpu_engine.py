@@ -3,8 +3,8 @@
     python benchmarks/gpu_engine.py OUT.json [--profile] [--quick] [--only=ROWS]
 
 Checks first (losses of six steps in every mode, from the same seed), then times SimSiam beside its peers, Prelax-all
-(also at batch 4096) and BYOL on ImageNette's shape, and writes the raw figures as JSON. ``--only=0,1`` takes the first two
-of these rows, and checks only if the first is among them.
+(also at batch 4096) and BYOL on ImageNette's shape, and writes the raw figures as JSON. ``--only=0,1``
+takes the first two of these rows, and checks only if the first is among them.
 """
 
 import json
