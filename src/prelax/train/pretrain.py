@@ -19,7 +19,7 @@ from prelax.errors import PrelaxError
 from prelax.evaluate.labels import digest
 from prelax.run import Run
 from prelax.train.engine import Engine, choose_device, stopwatch
-from prelax.train.processes import Process, any_of, joined, restarted, wait_for_all
+from prelax.train.processes import Process, any_of, joined, wait_for_all
 from prelax.train.progress import Progress
 from prelax.train.suit import estimate, suit
 from prelax.train.watching import watching
@@ -53,7 +53,8 @@ def pretrain(
     """
     with joined(settings.train.device) as process:
         device = choose_device(settings.train.device, process)
-        resume = resume or (restarted() and (Path(out) / "config.yaml").exists())
+        began = process.again and process.writes and (Path(out) / "config.yaml").exists()
+        resume = any_of(process, resume or began)  # the first has looked; the others may look too late
         run = Run.open(out) if resume else Run(out)
         if resume:
             run.check_resumable(settings)

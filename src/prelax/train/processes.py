@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+
+from prelax.errors import PrelaxError
+
+MEETING = 1800.0  # seconds all processes of a start may take to come together: nodes do not boot at once
+_joinings = itertools.count(1)  # of this process
 
 
 @dataclass(frozen=True)
@@ -18,6 +26,7 @@ class Process:
     rank: int = 0
     world: int = 1
     local: int = 0
+    again: bool = False  # torchrun has started these processes again after one died (``--max-restarts``)
 
     @property
     def writes(self) -> bool:
@@ -41,9 +50,40 @@ def any_of(process: Process, flag: bool) -> bool:
     return bool(raised)
 
 
-def restarted() -> bool:
-    """Whether torchrun has started this process again after a worker died (``--max-restarts``)."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+def meet(store: dist.Store, rank: int, world: int, patience: float = MEETING) -> tuple[int, dist.Store]:
+    """How many times processes have met at a store, and a part of it that only those of this start write to.
+
+    torchrun keeps one store for all restarts, with the addresses of the dead in it: a process that reads one before the
+    living write theirs waits for ever. Nor is the restart count a name for a start: each node counts its own. So the
+    first process opens a room, and answers whoever calls until everybody has come in; the calls of the dead it
+    may answer too, nobody hears that.
+    """
+    deadline = time.monotonic() + patience
+    if rank > 0:
+        call = uuid.uuid4().hex
+        store.set(f"prelax/call/{rank}", call)
+        while not store.check([f"prelax/answer/{call}"]):
+            _wait(deadline, "the first process has not come", patience)
+        start = int(store.get(f"prelax/answer/{call}"))
+        store.set(f"prelax/start/{start}/here/{rank}", "yes")
+        return start, dist.PrefixStore(f"prelax/start/{start}", store)
+    start = store.add("prelax/starts", 1)
+    missing = set(range(1, world))
+    while missing:
+        for other in sorted(missing):
+            if store.check([f"prelax/start/{start}/here/{other}"]):
+                missing.remove(other)
+            elif store.check([f"prelax/call/{other}"]):
+                store.set(f"prelax/answer/{store.get(f'prelax/call/{other}').decode()}", str(start))
+        if missing:
+            _wait(deadline, f"{len(missing)} of {world} processes have not come", patience)
+    return start, dist.PrefixStore(f"prelax/start/{start}", store)
+
+
+def _wait(deadline: float, problem: str, patience: float) -> None:
+    if time.monotonic() > deadline:
+        raise PrelaxError(f"{problem} within {patience:g} s; see what torchrun says of them, and start it again")
+    time.sleep(0.02)
 
 
 @contextlib.contextmanager
@@ -51,16 +91,19 @@ def joined(device: str = "auto") -> Iterator[Process]:
     """This process, joined to the others torchrun started (``torchrun --nproc-per-node N -m prelax pretrain ...``)."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
-        yield Process()
+        yield Process(again=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0)
         return
-    started = not dist.is_initialized()
-    if started:
-        cuda = device != "cpu" and torch.cuda.is_available()
-        if cuda:
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group("nccl" if cuda else "gloo")
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if dist.is_initialized():
+        yield Process(dist.get_rank(), world, local)
+        return
+    cuda = device != "cpu" and torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(local)
+    shared, rank, world = next(dist.rendezvous("env://"))
+    start, store = meet(shared, rank, world)
+    dist.init_process_group("nccl" if cuda else "gloo", store=store, rank=rank, world_size=world)
     try:
-        yield Process(dist.get_rank(), world, int(os.environ.get("LOCAL_RANK", "0")))
+        yield Process(rank, world, local, start > next(_joinings))
     finally:
-        if started:
-            dist.destroy_process_group()
+        dist.destroy_process_group()
