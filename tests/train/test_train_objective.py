@@ -89,6 +89,41 @@ def test_r3s_compares_the_relaxed_prediction_of_view_3_with_view_2() -> None:
     assert net(given)[1]["loss/r3s"].item() == pytest.approx(((relaxed - z2) ** 2).sum(1).mean(), rel=1e-4)
 
 
+def copies(of: int, small: bool) -> Views:
+    """Views whose last ``of`` are copies of one in the four turns, of half the size or of the same."""
+    generator = torch.Generator().manual_seed(2)
+    side = 8 if small else 16
+    one = torch.randn(8, 1, side, side, generator=generator)
+    turned = torch.cat([torch.rot90(one, -turns, (2, 3)) for turns in range(4)])
+    relaxed = [{"rotation.turns": torch.full((8,), turns)} for turns in range(4)]
+    if not small:
+        return Views(turned, [{}] * 4, relaxed)
+    return Views(views(2).images, [{}] * of, [{}, {}, *relaxed], small=turned)
+
+
+@pytest.mark.parametrize(("name", "small", "weight"), [("essl", True, 1.6), ("rotation", False, 1.0)])
+def test_the_angle_is_read_off_all_four_copies_as_one_batch(name: str, small: bool, weight: float) -> None:
+    net, given = objective(name=name), copies(6, small)
+    turned = given.small if given.small is not None else given.images
+    h = net.network.backbone(turned)  # one batch, as E-SSL's and Gidaris's code has it: statistics over all turns
+    logits = net.network.heads[name](h).detach().double().numpy()  # (4 B) x 4
+    true = np.repeat(np.arange(4), 8)
+    wanted = (np.log(np.exp(logits).sum(1)) - logits[np.arange(32), true]).mean()
+    loss, seen = net(given)
+    assert seen[f"loss/{name}"].item() == pytest.approx(wanted, rel=1e-5)
+    printed = weight * wanted + (2 * seen["loss/sim"].item() if small else 0.0)
+    assert loss.item() == pytest.approx(printed * net.scale, rel=1e-5)
+
+
+def test_essls_small_views_reach_the_backbone_and_not_the_projector() -> None:
+    net, given = objective(name="essl"), copies(6, small=True)
+    before = net.network.online.projector.norms[0].num_batches_tracked.item()
+    given.small.requires_grad_()
+    net(given)[0].backward()
+    assert net.network.online.projector.norms[0].num_batches_tracked.item() == before + 2
+    assert (given.small.grad.unflatten(0, (4, 8)).abs().sum((1, 2, 3, 4)) > 0).all()
+
+
 def reached(**method: object) -> list[bool]:
     """Which views' features the gradient of a method's loss reaches."""
     net = objective(**method)

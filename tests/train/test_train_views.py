@@ -43,11 +43,28 @@ def test_epochs_and_seeds_draw_anew() -> None:
     assert not torch.equal(areas[0], other.make(PIXELS, IDS, 1)[0].shown.record["crop.area"])
 
 
-def test_essl_sees_a_third_crop_in_all_four_rotations() -> None:
+def test_essl_sees_a_third_small_crop_in_all_four_rotations() -> None:
     made = maker("essl").make(PIXELS, IDS, 1)
-    assert [view.shown.record["rotation.turns"].unique().tolist() for view in made[2:]] == [[0], [1], [2], [3]]
-    assert torch.equal(made[2].drawn.images, made[5].drawn.images)
-    assert not torch.equal(made[2].drawn.images, made[0].drawn.images)
+    first = made[2].shown.images
+    assert first.shape == (8, 3, 16, 16)
+    for turns, view in enumerate(made[2:]):
+        assert view.shown.record["rotation.turns"].unique().tolist() == [turns]
+        assert torch.equal(view.shown.images, torch.rot90(first, -turns, (2, 3)))  # clockwise
+    assert not torch.equal(made[2].shown.record["crop.area"], made[0].shown.record["crop.area"])
+
+
+def test_small_views_are_a_batch_of_their_own() -> None:
+    views = maker("essl")(PIXELS, IDS, 1)
+    assert views.images.shape == (16, 3, 32, 32)
+    assert views.small.shape == (32, 3, 16, 16)
+    assert maker("simsiam")(PIXELS, IDS, 1).small is None
+
+
+def test_small_views_have_the_size_and_the_share_of_the_image_that_are_set() -> None:
+    share = ["augment.small_size=12", "augment.small_area_from=0.05", "augment.small_area_to=0.14"]
+    *_, last = maker("essl", *share).make(PIXELS, IDS, 1)
+    assert last.shown.images.shape[-1] == 12
+    assert 0.03 < last.shown.record["crop.area"].min() <= last.shown.record["crop.area"].max() < 0.18
 
 
 def test_loocs_keys_share_one_augmentation_each() -> None:

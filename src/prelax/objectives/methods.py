@@ -8,7 +8,7 @@ A view is (draw, relaxed): views of one draw share all of its record; a relaxed 
     relax    (i, j, k)   ||G(z_i) - alpha G(z_i - z_j) - z_k||^2  R2S is (1, 2, 2), R3S is (3, 1, 2)
     pl       (i, j)      H(z_i - z_j) against what the pipeline drew for view i
     relaxpl  (i, j)      H(z_i - z_j) against what the relaxed augmentation drew for view i
-    predict  (i,)        H(backbone features of view i) against what the relaxed augmentation drew
+    predict  (i, ...)    H(backbone features of these views, as one batch) against what the relaxed augmentation drew
     compare  (i, j)      H(features of i, features of j) against the difference of what the pipeline drew (AugSelf)
     classify (i,)        H(backbone features of view i) against the label
     looc     (q, k, ...) in a space of its own, q must find its key k among its other keys and other images' k
@@ -26,14 +26,17 @@ from prelax.errors import PrelaxError
 class ViewSpec:
     """One view: which draw of the pipeline it shows, and whether the relaxed augmentation is on top of it.
 
-    ``fixed`` gives the relaxed augmentation a value of its k-way target instead of a draw (quarter turns); ``shares``
-    names operations whose parameters are view 1's (``relax`` for the relaxed one).
+    ``fixed`` gives the relaxed augmentation a value of its k-way target instead of a draw (quarter turns): such views
+    are copies of one, and BatchNorm takes them together (alone, a copy would have its own turn normalised away).
+    ``shares`` names operations whose parameters are view 1's (``relax`` for the relaxed one). ``small``: a crop of its
+    own, of ``augment.small_size`` pixels; small views come last and have no embedding.
     """
 
     draw: int
     relaxed: bool = False
     fixed: int | None = None
     shares: tuple[str, ...] = ()
+    small: bool = False
 
 
 @dataclass(frozen=True)
@@ -197,7 +200,7 @@ METHODS: dict[str, Method] = {
         "Rotation (Gidaris et al. 2018): the angle read off the backbone's features, nothing else",
         "CE(H(h), a) over the four rotated copies of an image",
         tuple(ViewSpec(1, relaxed=True, fixed=turns) for turns in range(4)),
-        tuple(Term("rotation", "predict", (i,), factor=0.25) for i in (1, 2, 3, 4)),
+        (Term("rotation", "predict", (1, 2, 3, 4)),),
         base="simsiam",
         family="option",
     ),
@@ -218,11 +221,11 @@ METHODS: dict[str, Method] = {
         family="peer",
     ),
     "essl": Method(
-        "E-SSL (Dangovski et al. 2022): the angle read off the backbone for a third crop in all four rotations",
+        "E-SSL (Dangovski et al. 2022): the angle read off the backbone for a third, small crop in all four rotations",
         "sim(1>2) + sim(2>1) + 1.6/4 sum_a CE(H(h_3a), a)",
-        (ONE, TWO, *(ViewSpec(3, relaxed=True, fixed=turns) for turns in range(4))),
-        # 0.4 on SimSiam's own scale, a quarter of the printed one; shared by four copies.
-        (SIM_12, SIM_21, *(Term("essl", "predict", (i,), factor=0.4) for i in (3, 4, 5, 6))),
+        (ONE, TWO, *(ViewSpec(3, relaxed=True, fixed=turns, small=True) for turns in range(4))),
+        # 0.4 on SimSiam's own scale, a quarter of the printed one.
+        (SIM_12, SIM_21, Term("essl", "predict", (3, 4, 5, 6), factor=1.6)),
         family="peer",
     ),
     "looc": Method(

@@ -23,10 +23,11 @@ LOOC_DIM = 128  # of each space that keeps one augmentation
 class Views:
     """The views of a batch, one after another, and what was drawn for each."""
 
-    images: Tensor  # (V B) x C x H x W
+    images: Tensor  # (V B) x C x H x W: those of full size, which come first
     targets: Sequence[Mapping[str, Tensor]]  # a view: what the pipeline drew, standardised
     relaxed: Sequence[Mapping[str, Tensor]]  # a view: what the relaxed augmentation drew; empty for other views
     labels: Tensor | None = None
+    small: Tensor | None = None  # (V B) x C x h x w: those that are smaller
 
 
 class Objective(nn.Module):
@@ -55,6 +56,9 @@ class Objective(nn.Module):
         super().__init__()
         self.settings = settings.method
         self.views = method(settings.method.name).views
+        self.full = sum(not view.small for view in self.views)
+        # Copies of one view in fixed turns are normalised together: by itself a turn would lose what sets it apart.
+        self.apart = 1 if all(view.fixed is not None for view in self.views) else self.full
         self.base = base_of(settings.method)
         self.terms = [term for term in terms_of(settings.method) if term.weight(settings.method) > 0]
         self.scale = loss_scale(settings.method)
@@ -89,6 +93,9 @@ class Objective(nn.Module):
 
     def forward(self, views: Views) -> tuple[Tensor, dict[str, Tensor]]:
         h = self.features(self.network.online, views.images)  # V x B x F
+        if views.small is not None:
+            small = self.features(self.network.online, views.small, apart=1, views=len(self.views) - self.full)
+            h = torch.cat([h, small])
         aim = None
         if self.network.target is not None:
             with torch.no_grad():
@@ -104,7 +111,7 @@ class Objective(nn.Module):
         labels: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """From backbone features (and, for a moving target, the target's) to the loss: all that is not convolution."""
-        z = self.network.online.projector(h)  # V x B x D
+        z = self.network.online.projector(h[: self.full])  # V x B x D
         t = z.detach() if aim is None else self.network.target.projector(aim).detach()  # type: ignore[union-attr]
         g = self.predictions(z)
         total = z.new_zeros(())
@@ -123,10 +130,11 @@ class Objective(nn.Module):
         seen |= self.watch(z.detach())
         return total, seen
 
-    def features(self, encoder: Encoder, images: Tensor) -> Tensor:
-        """Backbone features in float32, V x B x F."""
+    def features(self, encoder: Encoder, images: Tensor, apart: int | None = None, views: int | None = None) -> Tensor:
+        """Backbone features in float32, V x B x F: of the full-size views, or of ``views`` normalised in ``apart``."""
         with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=self.autocast):
-            return encoder.features(images, len(self.views), self.together).float()
+            h = encoder.features(images, apart or self.apart, self.together).float()
+        return h.flatten(0, 1).unflatten(0, (views or self.full, -1))
 
     def residual(self, z: Tensor, i: int, j: int) -> Tensor:
         """r_ij = z_i - z_j, of raw or unit vectors, with the gradient that is configured. Views count from 1."""
@@ -196,7 +204,9 @@ class Objective(nn.Module):
             r = self.residual(h if self.settings.pl_reads == "backbone" else z, i, j)
             return loss(head(r), (drawn if term.kind == "pl" else relaxed)[i - 1])
         if term.kind == "predict":
-            return loss(head(h[i - 1]), relaxed[i - 1])
+            copies = [relaxed[view - 1] for view in term.views]
+            drawn_for = {spec.name: torch.cat([copy[spec.name] for copy in copies]) for spec in loss.specs}
+            return loss(head(torch.cat([h[view - 1] for view in term.views])), drawn_for)
         if term.kind == "classify":
             assert labels is not None
             return loss(head(h[i - 1]), {"label": labels})
@@ -210,8 +220,8 @@ class Objective(nn.Module):
         """Length of the residual between unit embeddings, and their spread (1 is healthy, 0 collapsed)."""
         unit = F.normalize(z, dim=-1)
         seen = {"embedding_std": unit[0].std(dim=0).mean() * unit.shape[-1] ** 0.5, "z": z[0]}
-        if len(self.views) > 1:
-            i = next((n for n, view in enumerate(self.views) if view.relaxed and n > 1), 1)
+        if self.full > 1:
+            i = next((n for n, view in enumerate(self.views[: self.full]) if view.relaxed and n > 1), 1)
             seen["residual_norm"] = (unit[i] - unit[0]).norm(dim=-1).mean()
         return seen
 

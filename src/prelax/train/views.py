@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from prelax.draws import Draws
 from prelax.objectives import ViewSpec, method
 from prelax.record import Record, Target, View
 from prelax.train.step import Views
+
+SMALL = 0  # number of the pipeline of small views
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,24 @@ class ViewMaker:
             (op.size for op in one.ops if isinstance(op, augment.Crop) and isinstance(op.size, int)), image_size
         )
         self.specs: tuple[Target, ...] = one.specs
-        plain = {1: one, 2: two}
+        self.small_size = settings.augment.small_size or max(self.size // 2, 4)
+        self.pipelines = {1: one, 2: two}
+        if any(view.small for view in self.views):
+            self.pipelines[SMALL] = small_pipeline(one, self.small_size, settings)
         wanted = settings.augment.compile
-        fuse = wanted == "always" or (wanted == "auto" and device.type == "cuda")
-        self.pipelines = {1: one.compiled(), 2: two.compiled()} if fuse else plain
-        self.relax = None
+        if wanted == "always" or (wanted == "auto" and device.type == "cuda"):
+            self.pipelines = {number: pipeline.compiled() for number, pipeline in self.pipelines.items()}
+        self.relax = self.small_relax = None
         if any(view.relaxed for view in self.views):
-            options = {"size": self.size} if settings.method.relax == "crop" else {}
-            self.relax = augment.relaxation(one, augment.operation(settings.method.relax, **options))
+            self.relax, self.small_relax = (
+                augment.relaxation(
+                    one,
+                    augment.operation(
+                        settings.method.relax, **({"size": side} if settings.method.relax == "crop" else {})
+                    ),
+                )
+                for side in (self.size, self.small_size)
+            )
         self.relaxed_specs: tuple[Target, ...] = self.relax.targets if self.relax is not None else ()
         self.dtype = torch.float32
         self.memory_format = torch.contiguous_format
@@ -55,15 +67,19 @@ class ViewMaker:
     def __call__(self, pixels: Tensor, ids: Tensor, epoch: int | Tensor, labels: Tensor | None = None) -> Views:
         """The views of a batch. ``ids``: the number of each image in the data set."""
         views = [made.shown for made in self.make(pixels, ids, epoch)]
-        images = torch.cat([view.images for view in views]).contiguous(memory_format=self.memory_format)
+        full, small = (
+            [view.images for view, spec in zip(views, self.views, strict=True) if spec.small is which]
+            for which in (False, True)
+        )
         return Views(
-            images,
+            torch.cat(full).contiguous(memory_format=self.memory_format),
             [_values(view, self.specs) for view in views],
             [
                 _values(view, self.relaxed_specs) if spec.relaxed else {}
                 for view, spec in zip(views, self.views, strict=True)
             ],
             labels,
+            torch.cat(small).contiguous(memory_format=self.memory_format) if small else None,
         )
 
     def make(self, pixels: Tensor, ids: Tensor, epoch: int | Tensor) -> list[Made]:
@@ -72,7 +88,7 @@ class ViewMaker:
         drawn: dict[int, View] = {}
         views: list[Made] = []
         for number, view in enumerate(self.views, start=1):
-            pipeline = self.pipelines[2 if view.draw == 2 else 1]
+            pipeline = self.pipelines[SMALL if view.small else 2 if view.draw == 2 else 1]
             if view.draw not in drawn:
                 record = pipeline.sample(tuple(pixels.shape), draws.at("draw", view.draw))  # type: ignore[arg-type]
                 shared = (
@@ -82,9 +98,10 @@ class ViewMaker:
                 drawn[view.draw] = View(pipeline.apply(pixels, record, self.dtype), record)
             shown = drawn[view.draw]
             if view.relaxed:
-                assert self.relax is not None
+                relax = self.small_relax if view.small else self.relax
+                assert relax is not None
                 given = self.given(view, views, len(ids), pixels.device)
-                shown = augment.relaxed_view(pipeline, shown, self.relax, pixels, draws.at("view", number), given)
+                shown = augment.relaxed_view(pipeline, shown, relax, pixels, draws.at("view", number), given)
             views.append(Made(pipeline, drawn[view.draw], shown))
         return views
 
@@ -97,6 +114,19 @@ class ViewMaker:
         if view.fixed is None or kway is None:
             return {}
         return {kway.name: torch.full((rows,), view.fixed % kway.classes, dtype=torch.int64, device=device)}
+
+
+def small_pipeline(one: augment.Pipeline, size: int, settings: Settings) -> augment.Pipeline:
+    """View 1's pipeline with crops of another size, and of another share of the image where the settings say so."""
+
+    def smaller(op: augment.Operation) -> augment.Operation:
+        if not isinstance(op, augment.Crop):
+            return op
+        least, most = settings.augment.small_area_from, settings.augment.small_area_to
+        scale = (op.scale[0] if least is None else least, op.scale[1] if most is None else most)
+        return replace(op, size=size, scale=scale)
+
+    return augment.Pipeline([smaller(op) for op in one.ops])
 
 
 def _belongs(column: str, operations: tuple[str, ...]) -> bool:
