@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -42,14 +43,16 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
 
 def test_help_is_quick_and_imports_no_torch() -> None:
     script = "import sys; from prelax.cli import main; main(['--help']); sys.exit('torch' in sys.modules)"
-    best = float("inf")
-    for _ in range(3):
-        began = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-        best = min(best, time.perf_counter() - began)
-        assert done.returncode == 0, done.stderr
+
+    def spent() -> float:  # seconds of a processor: a busy machine does not make them more
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    began = spent()
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     assert "pretrain" in done.stdout
-    assert best < 1.0
+    assert spent() - began < 1.0
 
 
 def test_no_arguments_print_the_help(capsys: pytest.CaptureFixture[str]) -> None:

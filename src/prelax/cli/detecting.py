@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from prelax.cli.options import Device, chosen
 from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, working
 
 
@@ -41,7 +42,7 @@ def detect(
     stem: Annotated[str, typer.Option("--stem", help="Of a random start: imagenet or small.")] = "imagenet",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that --out holds.")] = False,
     workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that decode images.")] = 2,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -55,6 +56,7 @@ def detect(
     """
     from prelax.detect import DetectSettings, detect, read_start
 
+    chosen(device)  # a mistake in it is told before any file is looked at
     settings = DetectSettings(
         model, epochs, batch, lr, size, norm, score, draws, seed=seed, device=device, workers=workers
     )

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from prelax.cli.options import Device, chosen
 from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, working
 
 
@@ -23,7 +24,7 @@ def figure(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to draw; .png and .svg are written.")],
     points: Annotated[int, typer.Option("--points", min=10, help="tsne: images, at most.")] = 2000,
-    device: Annotated[str, typer.Option("--device", help="Where features are computed.")] = "cpu",
+    device: Device = "cpu",
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -35,10 +36,9 @@ def figure(
     [bold]prelax figure tsne runs/NAME -o tsne.png[/bold]
     """
     from prelax.report.figures import draw
-    from prelax.train import choose_device
 
     with working():
-        written = draw(name, inputs, out, points=points, seed=seed, device=choose_device(device))
+        written = draw(name, inputs, out, points=points, seed=seed, device=chosen(device))
     if state.json:
         show({"figure": name, "files": [str(path) for path in written]})
     else:

@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from prelax.cli.options import Device, On, Root, RunFolder, chosen
 from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, working
 from prelax.errors import PrelaxError
 
 if TYPE_CHECKING:
     from prelax.config import DataSettings, EvaluateSettings
-
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
-On = Annotated[str | None, typer.Option("--on", help="Another dataset, or a folder of images; default the run's own.")]
-Root = Annotated[Path | None, typer.Option("--root", help="Where the files of --on are.")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 
 
 def complete_protocol(incomplete: str) -> list[str]:
@@ -49,13 +45,12 @@ def evaluate(
     """
     from prelax.evaluate.protocols import check, evaluate
     from prelax.run import Run
-    from prelax.train import choose_device
 
     opened, names = Run.open(run), check(protocol.split(","))
     settings = changed(opened.settings.evaluate, changes or [])
     with working():
         target = dataset(opened, on, root)
-        results = evaluate(opened, names, on=target, device=choose_device(device), seed=seed, settings=settings)
+        results = evaluate(opened, names, on=target, device=chosen(device), seed=seed, settings=settings)
     rows = [line(result) for result in results if "accuracy" in result]
     if state.json or rows:
         show(results, rows)
@@ -146,13 +141,10 @@ def probe_residual(
     """
     from prelax.evaluate.protocols import evaluate
     from prelax.run import Run
-    from prelax.train import choose_device
 
     opened = Run.open(run)
     with working():
-        result = evaluate(opened, ["residual"], on=dataset(opened, on, root), device=choose_device(device), seed=seed)[
-            0
-        ]
+        (result,) = evaluate(opened, ["residual"], on=dataset(opened, on, root), device=chosen(device), seed=seed)
     show(result, told(result), "what a linear reader tells of the augmentations")
     if not state.json:
         moved = [{"augmentation": name, "cosine": value} for name, value in result["cosine_after"].items()]
@@ -181,12 +173,11 @@ def search(
     from prelax.evaluate.retrieval import search
     from prelax.loading import load
     from prelax.run import Run
-    from prelax.train import choose_device
 
     opened, target = Run.open(run), out or run / "search.png"
     with working():
         gallery = dataset(opened, on, root) or whole(opened)
-        found = search(load(run, choose_device(device)), gallery, pictures, target, k=k, split=split)
+        found = search(load(run, chosen(device)), gallery, pictures, target, k=k, split=split)
     results = [{"picture": str(p), "found": hits} for p, hits in zip(pictures, found, strict=True)]
     rows = [{"picture": str(p), **hit} for p, hits in zip(pictures, found, strict=True) for hit in hits]
     show({"out": str(target), "results": results}, rows)
@@ -212,12 +203,11 @@ def embed(
     from prelax.evaluate.embed import embed
     from prelax.loading import load
     from prelax.run import Run
-    from prelax.train import choose_device
 
     opened = Run.open(run)
     with working():
         images = dataset(opened, on, root) or whole(opened)
-        result = embed(load(run, choose_device(device)), images, out, split=split, thumbnails=thumbnails)
+        result = embed(load(run, chosen(device)), images, out, split=split, thumbnails=thumbnails)
     if state.json:
         show(result)
     else:

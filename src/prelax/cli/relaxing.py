@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from prelax.cli.evaluating import Device, On, Root, RunFolder, dataset
+from prelax.cli.evaluating import dataset
+from prelax.cli.options import Device, On, Root, RunFolder, chosen
 from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, working
 
 EXAMPLES = 6  # images of the picture
@@ -52,7 +53,6 @@ def augmentations(
     from prelax.evaluate.relaxing import candidates
     from prelax.loading import channels_of
     from prelax.run import Run
-    from prelax.train import choose_device
 
     opened = Run.open(run)
     target = out or run / "augmentations.png"
@@ -62,7 +62,7 @@ def augmentations(
         result = effects(
             opened,
             on_data,
-            choose_device(device),
+            chosen(device),
             seed,
             operations=names,
             draws=draws,

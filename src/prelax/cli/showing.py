@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from prelax.cli.options import Device, chosen
 from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, working
 from prelax.cli.training import complete_key
 from prelax.errors import PrelaxError
@@ -18,7 +19,7 @@ def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="One run folder or several to compare.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file; default RUN/report.html.")] = None,
     points: Annotated[int, typer.Option("--points", min=0, help="Images of the map; 0 leaves it out.")] = 2000,
-    device: Annotated[str, typer.Option("--device", help="Where features are computed.")] = "cpu",
+    device: Device = "cpu",
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -29,10 +30,9 @@ def report(
     Example: [bold]prelax report runs/simsiam runs/prelax --out compared.html[/bold]
     """
     from prelax.report import report as write
-    from prelax.train import choose_device
 
     with working():
-        page = write(runs, out, points=points, seed=seed, device=choose_device(device))
+        page = write(runs, out, points=points, seed=seed, device=chosen(device))
     if state.json:
         show({"page": str(page), "runs": [str(run) for run in runs]})
     else:
@@ -146,7 +146,7 @@ def bench(
         list[str] | None, typer.Option("--size", help="augment: IN,OUT or IN,OUT,BATCH in pixels; repeat for more.")
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="augment: of the CPU.")] = 1,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
     rivals: Annotated[
         bool, typer.Option("--rivals/--alone", help="Others too, where installed: torchvision, kornia; train: lightly.")
     ] = True,
@@ -162,13 +162,13 @@ def bench(
 
     if what not in ("augment", "train"):
         raise PrelaxError(f"nothing to measure called {what!r}{nearest(what, ('augment', 'train'))}")
+    where = chosen(device)
     if what == "augment":
         from prelax.augment.bench import PAIRS, bench
-        from prelax.train import choose_device
 
         pairs = [read_size(text) for text in size] if size else PAIRS
         with working():
-            rows = bench(pairs, threads=threads, seconds=seconds, device=choose_device(device), rivals=rivals)
+            rows = bench(pairs, threads=threads, seconds=seconds, device=where, rivals=rivals)
     else:
         from prelax.check import check
         from prelax.train.bench import bench as bench_training

@@ -259,22 +259,22 @@ def precision(settings: Settings, device: torch.device) -> bool:
     return device.type == "cuda" and settings.train.precision in ("auto", "bfloat16")
 
 
-def choose_device(name: str, process: Process | None = None) -> torch.device:
-    """The device a setting names: ``auto`` is CUDA where there is one."""
+def choose_device(name: str, process: Process | None = None, asked: str = "train.device=") -> torch.device:
+    """The device a setting names: ``auto`` is CUDA where there is one. ``asked``: how the user said it."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise PrelaxError(f"train.device={name}: use auto, cpu, cuda or cuda:N") from None
+        raise PrelaxError(f"{asked}{name}: use auto, cpu, cuda or cuda:N") from None
     if device.type not in ("cpu", "cuda"):
-        raise PrelaxError(f"train.device={name}: use auto, cpu, cuda or cuda:N")
+        raise PrelaxError(f"{asked}{name}: use auto, cpu, cuda or cuda:N")
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            raise PrelaxError(f"train.device={name}: this machine has no CUDA device; use train.device=cpu")
+            raise PrelaxError(f"{asked}{name}: this machine has no CUDA device; use {asked}cpu")
         index = process.local if process and process.world > 1 else device.index or 0
         if index >= torch.cuda.device_count():
-            raise PrelaxError(f"train.device={name}: this machine has {torch.cuda.device_count()} CUDA device(s)")
+            raise PrelaxError(f"{asked}{name}: this machine has {torch.cuda.device_count()} CUDA device(s)")
         return torch.device("cuda", index)
     return device
 
