@@ -1,7 +1,9 @@
 """What the views of a method share, and what decides them."""
 
+import pytest
 import torch
 
+from prelax import augment
 from prelax.config import resolve
 from prelax.train import ViewMaker
 
@@ -82,3 +84,16 @@ def test_relaxing_the_crop_crops_the_first_view_again() -> None:
     assert torch.equal(one.shown.record["crop.area"], three.shown.record["crop.area"])
     assert "relaxed-crop.area" in three.shown.record
     assert not torch.equal(one.shown.images, three.shown.images)
+
+
+@pytest.mark.parametrize("name", ["crop", "jitter", "grey", "blur"])
+@pytest.mark.parametrize("preset", ["simsiam-32", "byol-128", "medical"])
+def test_what_is_relaxed_is_set_as_the_run_sets_it_and_as_the_effects_measure_it(name: str, preset: str) -> None:
+    settings = resolve("cifar10/prelax-rot", [f"method.relax={name}", f"augment.preset={preset}", "augment.size=32"])
+    made = ViewMaker(settings, 3, 32, torch.device("cpu"))
+    relaxed = made.relax.op if isinstance(made.relax, augment.Named) else made.relax
+    assert relaxed == augment.as_set(name, list(made.pipelines.values()), 32)
+    own = {op.name: op for op in made.pipelines[1].ops}
+    assert relaxed == own.get(name, relaxed)
+    if name == "crop":
+        assert relaxed.scale == {"simsiam-32": (0.2, 1.0), "byol-128": (0.08, 1.0), "medical": (0.6, 1.0)}[preset]

@@ -6,7 +6,7 @@ from prelax.augment.geometry import Crop, Flip, QuarterTurn
 from prelax.augment.host import batch_of, host_stage
 from prelax.augment.operation import Maybe, Named, Operation
 from prelax.augment.pipeline import Pipeline, relaxation, relaxed_view
-from prelax.augment.presets import OPERATIONS, PRESETS, operation, preset, presets
+from prelax.augment.presets import OPERATIONS, PRESETS, as_set, operation, operations_of, preset, presets
 from prelax.augment.rearrange import FreeRotation, Jigsaw
 from prelax.augment.storage import load_record, save_record
 
@@ -30,10 +30,12 @@ __all__ = [
     "Pipeline",
     "QuarterTurn",
     "Solarise",
+    "as_set",
     "batch_of",
     "host_stage",
     "load_record",
     "operation",
+    "operations_of",
     "preset",
     "presets",
     "relaxation",

@@ -6,7 +6,8 @@ import difflib
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from prelax.augment.colour import Grey, Invert, Jitter, Normalise, Solarise
@@ -194,6 +195,33 @@ def operation(name: str, **options: Any) -> Operation:
         return _BUILDERS[name](**options)
     except TypeError as error:
         raise PrelaxError(f"augmentation {name}: {str(error).split('()')[-1].strip()}") from None
+
+
+def operations_of(*pipelines: Pipeline) -> dict[str, Operation]:
+    """What pipelines do to an image by name, each as the one that does it most often; whole crops are left out.
+
+    >>> operations_of(*presets("byol-128"))["solarise"].p
+    0.2
+    """
+    found: dict[str, Operation] = {}
+    for pipeline in pipelines:
+        for op in pipeline.ops:
+            if isinstance(op, Normalise) or (isinstance(op, Crop) and op.scale[0] == 1.0):
+                continue
+            before = found.get(op.name)
+            found[op.name] = op if before is None or trait(op, "p", 1.0) > trait(before, "p", 1.0) else before
+    return found
+
+
+def as_set(name: str, pipelines: Sequence[Pipeline], size: int, channels: int = 3) -> Operation:
+    """An operation by name as the pipelines set it; what they do not do, as SimSiam does it, or as by default.
+
+    >>> as_set("crop", presets("medical"), 32).scale, as_set("crop", presets("none"), 32).scale
+    ((0.6, 1.0), (0.2, 1.0))
+    """
+    known = operations_of(*presets("simsiam-32", size, channels)) | operations_of(*pipelines)
+    op = known.get(name) or operation(name)
+    return replace(op, size=size) if isinstance(op, Crop) else op
 
 
 def _own(name: str, options: dict[str, Any]) -> Operation:

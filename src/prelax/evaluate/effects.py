@@ -175,18 +175,8 @@ def rounded(value: float | None) -> float | None:
 
 def own_operations(settings: Settings, channels: int, image_size: int) -> list[augment.Operation]:
     """What a run's views are made with, each once, as the view that does it more often does."""
-    found: dict[str, augment.Operation] = {}
-    for pipeline in views_of(settings, channels, image_size).pipelines.values():
-        for op in pipeline.ops:
-            if not isinstance(op, augment.Normalise) and not is_whole(op):
-                before = found.get(op.name)
-                found[op.name] = op if before is None or trait(op, "p", 1.0) > trait(before, "p", 1.0) else before
-    return list(found.values())
-
-
-def is_whole(op: augment.Operation) -> bool:
-    """Whether this is a crop that always takes the whole image: no augmentation."""
-    return isinstance(op, augment.Crop) and op.scale[0] == 1.0
+    pipelines = views_of(settings, channels, image_size).pipelines.values()
+    return list(augment.operations_of(*pipelines).values())
 
 
 def chosen(loaded: Loaded, images: Tensor, names: Sequence[str] | None) -> tuple[list[augment.Operation], list[str]]:
@@ -196,21 +186,18 @@ def chosen(loaded: Loaded, images: Tensor, names: Sequence[str] | None) -> tuple
     cannot be done is refused.
     """
     settings, channels, side = loaded.settings, loaded.channels, images.shape[-1]
-    plain = settings.model_copy(update={"augment": settings.augment.model_copy(update={"preset": "auto"})})
-    like_simsiam = [
-        op
-        for op in augment.presets("simsiam-32", loaded.size, channels)[0].ops
-        if not isinstance(op, augment.Normalise)
-    ]
-    own = own_operations(settings, channels, side) or own_operations(plain, channels, side)
-    known = {op.name: op for op in [*like_simsiam, *own]}
+    pipelines = list(views_of(settings, channels, side).pipelines.values())
+    if not augment.operations_of(*pipelines):  # a run without augmentations is asked about those it would have had
+        plain = settings.model_copy(update={"augment": settings.augment.model_copy(update={"preset": "auto"})})
+        pipelines = list(views_of(plain, channels, side).pipelines.values())
     if names is None:
-        wanted = dict.fromkeys([*(op.name for op in own), *known, settings.method.relax, "rotation"])
+        usual = augment.operations_of(*augment.presets("simsiam-32", loaded.size, channels))
+        wanted = dict.fromkeys([*augment.operations_of(*pipelines), *usual, settings.method.relax, "rotation"])
     else:
         wanted = dict.fromkeys(names)
     found, left_out = [], []
     for name in wanted:
-        op = known.get(name) or augment.operation(name, **({"size": loaded.size} if name == "crop" else {}))
+        op = augment.as_set(name, pipelines, loaded.size, channels)
         try:
             under(op, images[:1].to("cpu"), loaded.preprocess, Draws(0, rows=1))
         except PrelaxError as error:

@@ -52,12 +52,7 @@ class ViewMaker:
         self.relax = self.small_relax = None
         if any(view.relaxed for view in self.views):
             self.relax, self.small_relax = (
-                augment.relaxation(
-                    one,
-                    augment.operation(
-                        settings.method.relax, **({"size": side} if settings.method.relax == "crop" else {})
-                    ),
-                )
+                augment.relaxation(one, augment.as_set(settings.method.relax, (one, two), side, channels))
                 for side in (self.size, self.small_size)
             )
         self.relaxed_specs: tuple[Target, ...] = self.relax.targets if self.relax is not None else ()
