@@ -1,5 +1,7 @@
 """Backbones by name, and state dicts that load anywhere."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torchvision
@@ -63,3 +65,38 @@ def test_the_moving_average_is_its_closed_form() -> None:
         wanted = 0.9**3 * start[i] + 0.1 * (0.81 * seen[0][i] + 0.9 * seen[1][i] + seen[2][i])
         torch.testing.assert_close(weight, wanted, rtol=1e-5, atol=1e-6)
     assert not any(weight.requires_grad for weight in phi)
+
+
+OWN = """
+from torch import nn
+
+class Tiny(nn.Sequential):
+    features = 8
+
+    def __init__(self, channels):
+        super().__init__(nn.Conv2d(channels, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+class Wide(nn.Linear):
+    def __init__(self, channels):
+        super().__init__(channels, 2)
+
+def function(channels):
+    raise SystemExit("called")
+"""
+
+
+def test_a_network_of_ones_own_is_imported_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_networks.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    net = backbone("own_networks:Tiny", channels=4)
+    assert net(torch.zeros(2, 4, 16, 16)).shape == (2, net.features)
+    for name, says in [
+        ("own_networks:Wide", "set self.features"),
+        ("own_networks:function", "function is no nn.Module"),
+        ("own_networks:Missing", "Missing"),
+        ("no_such_module:Tiny", "no_such_module"),
+        ("os:_exit", "_exit is no nn.Module"),
+        (":", "docs/extending.md"),
+    ]:
+        with pytest.raises(PrelaxError, match=says):
+            backbone(name)

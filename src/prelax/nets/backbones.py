@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
+
 import torchvision
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
@@ -16,6 +20,7 @@ BACKBONES = {
     "resnet34": "torchvision's ResNet-34 (21.3M)",
     "resnet50": "torchvision's ResNet-50 (23.5M)",
     "timm:NAME": "any model of the timm package, for example timm:convnext_nano (pip install 'prelax[timm]')",
+    "MODULE:CLASS": "a network of your own: an nn.Module that is made with channels=N and has features, its width",
 }
 
 
@@ -23,7 +28,7 @@ def backbone(name: str, stem: str = "auto", channels: int = 3, image_size: int |
     """A network from B x C x H x W to B x ``features``.
 
     Args:
-        name: a name of ``BACKBONES``.
+        name: a name of ``BACKBONES``; ``MODULE:CLASS`` is imported, from the folder one is in among others.
         stem: ``small`` (3x3, stride 1, no max-pool), ``imagenet`` (7x7, stride 2, max-pool), or ``auto``: small for
             images up to 64 px.
         channels: of the images.
@@ -34,6 +39,8 @@ def backbone(name: str, stem: str = "auto", channels: int = 3, image_size: int |
     """
     if name.startswith("timm:"):
         return _timm(name.removeprefix("timm:"), channels)
+    if ":" in name:
+        return _own(name, channels)
     small = stem == "small" or (stem == "auto" and image_size is not None and image_size <= 64)
     if name == "resnet8":
         return ResNet8(channels)
@@ -61,6 +68,23 @@ def _timm(name: str, channels: int) -> nn.Module:
         raise PrelaxError(f"timm has no model {name!r}{nearest(name, timm.list_models())[:80]}")
     net = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels)
     net.features = net.num_features
+    return net
+
+
+def _own(name: str, channels: int) -> nn.Module:
+    module, _, attribute = name.partition(":")
+    where = os.getcwd()
+    if where not in sys.path:
+        sys.path.insert(0, where)
+    try:
+        made = getattr(importlib.import_module(module), attribute)
+        if not (isinstance(made, type) and issubclass(made, nn.Module)):  # nothing else is called
+            raise TypeError(f"{attribute} is no nn.Module")
+        net: nn.Module = made(channels=channels)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise PrelaxError(f"backbone {name}: {error}; see docs/extending.md") from None
+    if not isinstance(getattr(net, "features", None), int):
+        raise PrelaxError(f"backbone {name} does not say how wide its output is: set self.features to an int")
     return net
 
 
