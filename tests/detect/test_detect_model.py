@@ -9,10 +9,12 @@ import torch
 import torchvision
 from safetensors.torch import save_file
 from torch import nn
+from torchvision.models.detection.backbone_utils import BackboneWithFPN
 from torchvision.models.detection.retinanet import _default_anchorgen
 from torchvision.ops import FrozenBatchNorm2d
 
 from prelax.detect import DetectSettings, detector, read_start
+from prelax.detect.model import onto
 from prelax.errors import PrelaxError
 from prelax.run import Run
 
@@ -48,6 +50,30 @@ def test_the_detector_is_torchvisions_on_a_plain_resnet() -> None:
     assert {k: v.shape for k, v in ours.state_dict().items()} == {k: v.shape for k, v in theirs.state_dict().items()}
     assert ours.rpn.anchor_generator.sizes == theirs.rpn.anchor_generator.sizes  # type: ignore[union-attr]
     assert detector(read_start("random"), RETINA, 2).anchor_generator.sizes == _default_anchorgen().sizes  # type: ignore[union-attr]
+
+
+def test_levels_are_torchvisions_in_either_memory_layout() -> None:
+    pyramid = detector(read_start("random"), RETINA, 2).eval().backbone
+    images = torch.rand(2, 3, 64, 96, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        plain = BackboneWithFPN.forward(pyramid, images)  # type: ignore[arg-type]
+        pyramid.memory_format = torch.channels_last  # type: ignore[assignment]
+        ours = pyramid(images)  # type: ignore[operator]
+    assert list(ours) == list(plain)
+    assert all(torch.allclose(ours[level], plain[level], atol=1e-5) for level in plain)
+
+
+def test_bfloat16_is_refused_on_the_cpu_and_auto_is_float32_there() -> None:
+    made = detector(read_start("random"), RETINA, 2)
+    with pytest.raises(PrelaxError, match="bfloat16 is for CUDA"):
+        onto(made, torch.device("cpu"), "bfloat16")
+    assert onto(made, torch.device("cpu"), "auto").backbone.bfloat16 is False  # type: ignore[union-attr]
+
+
+def test_one_process_a_core_decodes_up_to_eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(16), raising=False)
+    assert [DetectSettings().decoders(world) for world in (1, 4, 32)] == [8, 4, 1]
+    assert DetectSettings(workers=0).decoders() == 0
 
 
 def test_pyramid_and_heads_do_not_depend_on_the_start(backbone_run: Path) -> None:

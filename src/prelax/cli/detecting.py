@@ -41,7 +41,12 @@ def detect(
     ] = "resnet18",
     stem: Annotated[str, typer.Option("--stem", help="Of a random start: imagenet or small.")] = "imagenet",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that --out holds.")] = False,
-    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that decode images.")] = 2,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=0, help="Processes that decode images; default one a core, up to 8.")
+    ] = None,
+    precision: Annotated[
+        str, typer.Option("--precision", help="bfloat16 (backbone and pyramid), float32, or auto: bfloat16 on CUDA.")
+    ] = "auto",
     device: Device = "auto",
     seed: Seed = 0,
     as_json: Json = False,
@@ -58,7 +63,18 @@ def detect(
 
     chosen(device)  # a mistake in it is told before any file is looked at
     settings = DetectSettings(
-        model, epochs, batch, lr, size, norm, score, draws, seed=seed, device=device, workers=workers
+        model,
+        epochs,
+        batch,
+        lr,
+        size,
+        norm,
+        score,
+        draws,
+        seed=seed,
+        device=device,
+        workers=workers,
+        precision=precision,
     )
     state.afterwards = "; go on with the same command and --resume"
     with working():

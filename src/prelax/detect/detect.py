@@ -2,7 +2,7 @@
 
 settings.json          what was asked, and of which data and weights
 metrics.jsonl          a line an epoch: the loss and its terms, rate, images a second
-checkpoint.pt          written whole or not at all, after every epoch and when interrupted
+checkpoint.pt          written whole or not at all, after an epoch once a minute, at the end and when interrupted
 detector.safetensors   the trained detector, in torchvision's names
 predictions.json       COCO results on the validation images, as pycocotools' loadRes takes them
 predictions.png        a few of them, drawn
@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 import prelax
 from prelax.detect.batches import Samples, Stream, addresses
 from prelax.detect.coco import CocoSet, check_alike, pycocotools, read_coco, reasons
-from prelax.detect.model import Start, detector, norm_of, read_start
+from prelax.detect.model import Start, detector, norm_of, onto, read_start
 from prelax.detect.picture import draw_predictions
 from prelax.detect.score import average_precision, predict, standard_error
 from prelax.detect.settings import DetectSettings
@@ -43,6 +43,7 @@ from prelax.train.progress import Progress
 from prelax.whole import replacing, writing
 
 CHANGEABLE = ("device", "workers", "score", "draws")  # on resume: they do not touch what is learnt
+CHECKPOINT_SECONDS = 60  # at least between checkpoints: of a small set an epoch takes less than writing one
 
 
 def detect(
@@ -84,7 +85,7 @@ def detect(
             began = time.perf_counter()
             trainer = Trainer(start, settings, train, device, process)
             trainer.run(folder, resume, progress)
-            found = predict(trainer.model, val, device, settings.workers, process)
+            found = predict(trainer.model, val, device, settings.decoders(process.world), process)
             result = summary(about, trainer, train, val, time.perf_counter() - began)
             if process.writes:
                 finish(folder, result, trainer.model, val, found, settings.masks)
@@ -110,7 +111,7 @@ class Trainer:
         self.model = detector(start, settings, len(train.categories))
         if process.world > 1 and device.type == "cuda" and settings.norm == "trained":
             self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
-        self.model.to(device)
+        self.model = onto(self.model, device, settings.precision)
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.optimizer = torch.optim.SGD(
             self.weights, settings.peak_lr, settings.momentum, weight_decay=settings.weight_decay
@@ -134,13 +135,14 @@ class Trainer:
             self.process.rank,
             self.process.world,
         )
-        stream = Stream(
-            Samples(self.train, self.settings.masks, self.settings.seed), wanted, self.settings.workers, self.device
-        )
+        decoders = self.settings.decoders(self.process.world)
+        samples = Samples(self.train, self.settings.masks, self.settings.seed)
+        stream = Stream(samples, wanted, decoders, self.device)
         devices = [self.device] if self.device.type == "cuda" else []
         shown = progress and self.process.writes
         bar = Progress(self.settings.epochs, self.steps, self.done // self.steps, shown)
         clock, first = time.perf_counter(), self.done
+        saved = clock
         with torch.random.fork_rng(devices=devices), interruptible() as interrupted, bar:
             for images, targets in stream if self.done < self.total else ():
                 self.step(module, images, targets)
@@ -152,7 +154,9 @@ class Trainer:
                     if self.process.writes:
                         folder.log_metrics(line)
                         bar.epoch(line)
+                    if self.process.writes and (self.done == self.total or clock - saved >= CHECKPOINT_SECONDS):
                         folder.save_checkpoint(self.state())
+                        saved = time.perf_counter()
                 if self.anyone(interrupted()) and self.done < self.total:
                     if self.process.writes:
                         folder.save_checkpoint(self.state())

@@ -119,6 +119,37 @@ def stem_of(state: dict[str, Tensor], where: str) -> str:
     return stems[kernel]
 
 
+class Pyramid(BackboneWithFPN):
+    """torchvision's backbone with a feature pyramid; on request in bfloat16, its levels handed on in float32.
+
+    Only here: torchvision decodes boxes in the dtype of its heads, and bfloat16 has eight bits for a coordinate.
+    """
+
+    bfloat16 = False
+    memory_format = torch.contiguous_format
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        x = x.contiguous(memory_format=self.memory_format)
+        with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self.bfloat16):
+            levels: dict[str, Tensor] = super().forward(x)
+        return {name: level.float() for name, level in levels.items()}
+
+
+def onto(model: nn.Module, device: torch.device, precision: str) -> nn.Module:
+    """A detector on a device, in the precision and memory layout that suit it."""
+    if precision == "bfloat16" and device.type != "cuda":
+        raise PrelaxError("precision=bfloat16 is for CUDA devices; on the CPU use float32")
+    model.to(device)
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = True
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        pyramid = model.backbone
+        assert isinstance(pyramid, Pyramid)
+        pyramid.memory_format = torch.channels_last
+        pyramid.bfloat16 = precision != "float32"
+    return model
+
+
 def detector(start: Start, settings: DetectSettings, categories: int) -> nn.Module:
     """torchvision's RetinaNet or Mask R-CNN on the start's backbone, every layer of it to be trained.
 
@@ -145,7 +176,7 @@ def assemble(body: nn.Module, start: Start, settings: DetectSettings, categories
     shape = {"min_size": size, "max_size": longest, "image_mean": list(start.mean), "image_std": list(start.std)}
     if settings.masks:
         layers = {f"layer{k}": str(k - 1) for k in (1, 2, 3, 4)}
-        pyramid = BackboneWithFPN(body, layers, [width * 2**k for k in range(4)], PYRAMID, LastLevelMaxPool())
+        pyramid = Pyramid(body, layers, [width * 2**k for k in range(4)], PYRAMID, LastLevelMaxPool())
         sizes = tuple((8 * first * 2**k,) for k in range(5))
         anchors = AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * 5)
         return MaskRCNN(
@@ -158,7 +189,7 @@ def assemble(body: nn.Module, start: Start, settings: DetectSettings, categories
         )
     layers = {f"layer{k}": str(k - 2) for k in (2, 3, 4)}
     extra = LastLevelP6P7(PYRAMID, PYRAMID)
-    pyramid = BackboneWithFPN(body, layers, [width * 2**k for k in (1, 2, 3)], PYRAMID, extra)
+    pyramid = Pyramid(body, layers, [width * 2**k for k in (1, 2, 3)], PYRAMID, extra)
     octaves = [8 * first * 2**k for k in range(5)]  # four times the stride
     sizes = tuple((side, int(side * 2 ** (1 / 3)), int(side * 2 ** (2 / 3))) for side in octaves)  # type: ignore[misc]
     anchors = AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * 5)

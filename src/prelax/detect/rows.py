@@ -36,7 +36,7 @@ def table_settings(pairs: Iterable[str] = ()) -> DetectSettings:
         if key not in kinds or key in fixed:
             why = f": {fixed[key]}" if key in fixed else nearest(key, set(kinds) - set(fixed))
             raise PrelaxError(f"--detect: no setting {key}{why}")
-        read = int if kinds[key] == "int" else float if "float" in kinds[key] else str
+        read = int if kinds[key].startswith("int") else float if "float" in kinds[key] else str
         try:
             values[key] = read(text)
         except ValueError:

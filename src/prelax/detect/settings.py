@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 
 from prelax.config import nearest
@@ -18,6 +19,12 @@ NORMS = {
     "trained": "BatchNorm goes on learning, over all processes on CUDA",
     "frozen": "BatchNorm keeps the statistics, scale and shift of the weights",
 }
+PRECISIONS = {
+    "auto": "bfloat16 on CUDA, float32 elsewhere",
+    "bfloat16": "the backbone and its pyramid in bfloat16 (CUDA); heads and boxes, which need the digits, in float32",
+    "float32": "everything in float32",
+}
+MANY = 8  # processes that decode, where there are so many cores: more find nothing to do
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,8 @@ class DetectSettings:
             can diverge without it, RetinaNet's are near 1.
         proposals: regions of an image that Mask R-CNN's heads are trained on at a step.
         device: auto, cpu, cuda or cuda:N.
-        workers: processes that decode images; 0 decodes in this one.
+        workers: processes that decode images; 0 decodes in this one, None is one a core, up to eight.
+        precision: a name of ``PRECISIONS``.
 
     >>> DetectSettings(model="maskrcnn", batch=8).peak_lr
     0.01
@@ -59,14 +67,16 @@ class DetectSettings:
     warmup_steps: int = 500  # a tenth of the run where that is less
     seed: int = 0
     device: str = "auto"
-    workers: int = 2
+    workers: int | None = None
+    precision: str = "auto"
 
     def __post_init__(self) -> None:
-        for name, known in (("model", MODELS), ("norm", NORMS)):
+        for name, known in (("model", MODELS), ("norm", NORMS), ("precision", PRECISIONS)):
             value = getattr(self, name)
             if value not in known:
                 raise PrelaxError(f"no {name} {value!r}{nearest(value, known)}")
-        least = {"epochs": 1, "batch": 1, "size": 32, "proposals": 1, "workers": 0, "seed": 0, "warmup_steps": 0}
+        least = {"epochs": 1, "batch": 1, "size": 32, "proposals": 1, "seed": 0, "warmup_steps": 0}
+        least |= {"workers": 0} if self.workers is not None else {}
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise PrelaxError(f"{name}={getattr(self, name)}: it must be {low} or more")
@@ -83,6 +93,12 @@ class DetectSettings:
     def masks(self) -> bool:
         """Whether outlines are learnt and scored."""
         return self.model == "maskrcnn"
+
+    def decoders(self, world: int = 1) -> int:
+        """The processes that decode for each of ``world`` that train."""
+        if self.workers is not None:
+            return self.workers
+        return max(1, min(MANY, len(os.sched_getaffinity(0)) // world if hasattr(os, "sched_getaffinity") else 2))
 
     @property
     def base_lr(self) -> float:
