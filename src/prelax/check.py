@@ -18,6 +18,7 @@ def check(settings: Settings) -> Settings:
     """
     from prelax.augment import OPERATIONS, PRESETS, operation
     from prelax.data import SOURCES
+    from prelax.data.shards import expand
     from prelax.nets import BACKBONES
     from prelax.objectives import METHODS
 
@@ -28,12 +29,14 @@ def check(settings: Settings) -> Settings:
         known(settings.method.relax, OPERATIONS, "method.relax")
     known(settings.data.source, SOURCES, "data.source")
     known(settings.augment.preset, [*PRESETS, "auto"], "augment.preset")
-    if not settings.model.backbone.startswith("timm:"):
+    if ":" not in settings.model.backbone:
         known(settings.model.backbone, BACKBONES, "model.backbone")
     root = settings.data.root
     if root is not None and not settings.data.download and not root.expanduser().exists():
         raise PrelaxError(f"data.root: there is no {root}")
-    if settings.data.source == "folder" and root is None:
+    if settings.data.shards is not None:
+        expand(settings.data.shards)
+    elif settings.data.source == "folder" and root is None:
         raise PrelaxError("data.root is not set: say where the images are, for example data.root=./photos")
     return settings
 

@@ -26,6 +26,10 @@ class DataSettings(Section):
     root: Path | None = Field(None, description="where the files are (not needed for digits)")
     test_root: Path | None = Field(None, description="folder: a second tree of labelled images to evaluate on")
     download: bool = Field(False, description="fetch the files of cifar10 and cifar100 when they are missing")
+    shards: str | None = Field(
+        None, description="train on WebDataset tar shards: photos-{000..099}.tar, a URL, or pipe:COMMAND; several by ::"
+    )
+    mix: int = Field(8, ge=1, le=1024, description="shards: a batch is drawn from this many of them at a time")
     image_size: int | None = Field(None, ge=4, le=4096, description="side in pixels images are decoded to; by source")
     channels: int | None = Field(None, ge=1, le=64, description="1 grey, 3 colour; by source")
     labels: Path | None = Field(None, description="folder: a CSV of path,label instead of class sub-folders")
@@ -50,7 +54,7 @@ class AugmentSettings(Section):
 
 
 class ModelSettings(Section):
-    backbone: str = Field("resnet18", description="resnet8, resnet18, resnet34, resnet50, or timm:NAME")
+    backbone: str = Field("resnet18", description="resnet8, resnet18, resnet34, resnet50, timm:NAME or MODULE:CLASS")
     stem: Literal["auto", "small", "imagenet"] = Field("auto", description="small: 3x3 stride 1, no max-pool (32 px)")
     projector_layers: int = Field(3, ge=1, le=8, description="layers of the projector F ends with")
     projector_hidden: int = Field(2048, ge=1, le=65536)
@@ -79,8 +83,8 @@ class MethodSettings(Section):
         "own", description="G(r) normalised by its own batch statistics, or by those of the views (affine: no 1/|r|)"
     )
     reverse: bool = Field(False, description="R2S with r21 in place of r12; R3S with r13 where there is no R2S")
-    pl_anchor: Literal["same", "other"] = Field(
-        "same", description="RotPL reads z3 - z1 (the paper's letter) or z3 - z2: another crop, other colours"
+    pl_anchor: Literal["same", "other", "none"] = Field(
+        "same", description="RotPL reads z3 - z1 (the paper's letter), z3 - z2 (another crop, other colours), or z3 alone"
     )
     pl_reads: Literal["embedding", "backbone"] = Field(
         "embedding", description="PL and RotPL read the residual of embeddings z (the paper's letter) or of features h"

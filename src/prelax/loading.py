@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from prelax.train.views import ViewMaker
 
 IMAGE_SIZE = {"digits": 16, "cifar10": 32, "cifar100": 32, "tiny-imagenet": 32}
-PATHS = ("root", "test_root", "labels", "cache")  # of data: this machine's, nobody else's
+PATHS = ("root", "test_root", "labels", "cache", "shards")  # of data: this machine's, nobody else's
 
 
 @dataclass(frozen=True)

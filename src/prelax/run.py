@@ -39,6 +39,7 @@ FORMAT = 1  # of the folder; a newer one is refused
 CHANGEABLE = {
     "data.root",
     "data.test_root",
+    "data.shards",
     "data.download",
     "data.cache",
     "data.store",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import tarfile
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from PIL import Image
 
 pytest.importorskip("webdataset")
 
-from prelax.data.shards import ShardStore, expand, open_shards, samples
+from prelax.data.decode import Plan
+from prelax.data.shards import ShardSet, ShardStore, expand, open_shards, samples
 from prelax.errors import PrelaxError
 
 COUNTS = (5, 9, 1, 7, 6)
@@ -42,44 +44,58 @@ def write(folder: Path, broken: tuple[int, ...] = ()) -> torch.Tensor:
 @pytest.fixture
 def store(tmp_path: Path):
     expected = write(tmp_path)
-    shards = open_shards(str(tmp_path / "train-{000..004}.tar"), image_size=16, cache=tmp_path / "cache")
-    opened = ShardStore(shards, "cpu", workers=0, group=2)
+    shards = open_shards(str(tmp_path / "train-{000..004}.tar"), image_size=16, cache=tmp_path / "cache", mix=2)
+    opened = ShardStore(shards, "cpu", workers=0)
     yield opened, expected
     opened.close()
 
 
-def test_every_image_comes_once_an_epoch_under_its_own_number(store):
+def test_every_image_comes_under_its_own_number_and_once_an_epoch(store):
     opened, expected = store
-    walked = opened.shards.order(0, 1, group=2)
-    assert torch.equal(walked.sort().values, torch.arange(sum(COUNTS)))
-    seen = list(opened.batches(walked, 4))
-    assert torch.equal(torch.cat([ids for ids, _ in seen]), walked)
-    assert torch.equal(torch.cat([images for _, images in seen]), expected[walked])
+    walked = opened.shards.walk(0, 1, 4)
+    assert walked.shape == (7, 4)
+    assert torch.equal(walked.flatten().sort().values, torch.arange(sum(COUNTS)))
+    seen = list(opened.batches(walked.flatten(), 4))
+    assert torch.equal(torch.stack([ids for ids, _ in seen]), walked)
+    assert torch.equal(torch.cat([images for _, images in seen]), expected[walked.flatten()])
     assert opened.shards.labels.tolist() == [i % 3 for i in range(sum(COUNTS))]
     assert opened.shards.classes == ["0", "1", "2"]
 
 
 def test_a_run_taken_up_in_the_middle_sees_what_the_whole_run_saw(store):
     opened, _ = store
-    walked = opened.shards.order(5, 2, group=2)
-    whole = torch.cat([images for _, images in opened.batches(walked, 4)])
-    for done in (4, 12, 20):
-        assert torch.equal(torch.cat([images for _, images in opened.batches(walked[done:], 4)]), whole[done:])
+    walked = opened.shards.walk(5, 2, 4)
+    whole = torch.stack([images for _, images in opened.batches(walked.flatten(), 4)])
+    for done in (1, 3, 5):
+        rest = torch.stack([images for _, images in opened.batches(walked[done:].flatten(), 4)])
+        assert torch.equal(rest, whole[done:])
 
 
-def test_an_order_keeps_few_shards_open_and_differs_by_epoch(store):
-    opened, _ = store
-    starts = np.cumsum((0, *COUNTS))
-    one, two = (opened.shards.order(0, epoch, group=2) for epoch in (1, 2))
-    assert not torch.equal(one, two)
-    at = 0
-    for first in range(0, len(COUNTS), 2):
-        rest = one[at:].numpy()
-        shards = list(dict.fromkeys((np.searchsorted(starts, rest, side="right") - 1).tolist()))[:2]
-        size = sum(COUNTS[shard] for shard in (shards if first + 1 < len(COUNTS) else shards[:1]))
-        assert set(np.searchsorted(starts, one[at : at + size].numpy(), side="right") - 1) <= set(shards)
-        at += size
-    assert at == len(one)
+@pytest.mark.parametrize(("batch", "mix", "lanes"), [(8, 8, 8), (12, 8, 6), (7, 8, 7), (11, 8, 1), (4, 8, 4)])
+def test_a_batch_is_cut_into_as_many_lanes_as_divide_it(batch: int, mix: int, lanes: int):
+    many = ShardSet("shards", ["x"] * 40, [30] * 40, Plan(8, 3), None, [], mix=mix)
+    assert many.lanes(batch) == lanes
+    walked = many.walk(0, 1, batch)
+    assert walked.shape == (1200 // batch, batch)
+    assert len(walked.unique()) == walked.numel()
+
+
+def test_a_process_reads_its_own_shards_and_few_of_them_at_a_time():
+    many = ShardSet("shards", ["x"] * 40, [30] * 40, Plan(8, 3), None, [], mix=4)
+    walked = many.walk(0, 1, 32)
+    halves = [set((walked[:, cut].flatten() // 30).tolist()) for cut in (slice(0, 16), slice(16, 32))]
+    assert len(halves[0] & halves[1]) <= 1  # the shard the line of shards was cut in
+    for rows in walked:  # four lanes, each in one shard or on its way to the next
+        assert len((rows // 30).unique()) <= 8
+    steps = [(walked == image).nonzero()[:, 0] for image in range(1200)]
+    for shard in range(40):  # from a shard's first image to its last pass about 30 / 8 steps
+        used = torch.cat(steps[30 * shard : 30 * shard + 30])
+        assert int(used.max() - used.min()) <= 5
+
+
+def test_an_order_differs_by_epoch_and_by_seed(store):
+    walks = [store[0].shards.walk(seed, epoch, 4) for seed, epoch in ((0, 1), (0, 2), (1, 1))]
+    assert not any(torch.equal(one, two) for one, two in itertools.combinations(walks, 2))
 
 
 def test_a_broken_image_keeps_its_number_and_is_named(tmp_path: Path):
@@ -122,6 +138,6 @@ def test_processes_decode_what_a_thread_decodes(tmp_path: Path):
     expected = write(tmp_path)
     shards = open_shards(str(tmp_path / "train-*.tar"), image_size=16, cache=tmp_path / "cache")
     opened = ShardStore(shards, "cpu", workers=1)
-    walked = shards.order(0, 1)
+    walked = shards.walk(0, 1, 8).flatten()
     assert torch.equal(torch.cat([images for _, images in opened.batches(walked, 8)]), expected[walked])
     opened.close()

@@ -131,6 +131,11 @@ def next_commands(run: Any) -> list[str]:
     about = json.loads((run.path / "data.json").read_text(encoding="utf-8"))
     folder = shlex.quote(str(run.path))
     kind = "parquet" if importlib.util.find_spec("pyarrow") else "npz"
+    if "shards" in about:  # only trained on
+        return [
+            f"prelax evaluate {folder} --on FOLDER",
+            f"prelax embed {folder} --on FOLDER -o {shlex.quote(str(run.path / f'vectors.{kind}'))}",
+        ]
     commands = [
         f"prelax search {folder} {shlex.quote(about['first'])} -k 10",
         f"prelax embed {folder} -o {shlex.quote(str(run.path / f'vectors.{kind}'))}",

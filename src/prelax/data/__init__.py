@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
+
 from prelax.config import DataSettings, nearest
 from prelax.data.cifar import load_cifar
 from prelax.data.digits import load_digits
@@ -9,10 +13,25 @@ from prelax.data.folder import Progress, choose_image_size, load_folder
 from prelax.data.images import ImageSet, disjoint, order, subset
 from prelax.data.known import load_known
 from prelax.data.progress import bar
+from prelax.data.shards import ShardSet, ShardStore, shards_of
 from prelax.data.store import Store
 from prelax.errors import PrelaxError
 
-__all__ = ["SOURCES", "ImageSet", "Store", "bar", "choose_image_size", "disjoint", "load", "order", "subset"]
+__all__ = [
+    "SOURCES",
+    "ImageSet",
+    "ShardSet",
+    "ShardStore",
+    "Store",
+    "bar",
+    "choose_image_size",
+    "disjoint",
+    "load",
+    "load_training",
+    "order",
+    "store_of",
+    "subset",
+]
 
 SOURCES: dict[str, str] = {
     "digits": "scikit-learn's handwritten digits: 1,297 + 500 grey images, 10 classes; nothing to download",
@@ -40,6 +59,8 @@ def load(settings: DataSettings, split: str = "train", progress: Progress | None
         raise PrelaxError(f"no data source {settings.source!r}{nearest(settings.source, SOURCES)}")
     if split not in ("train", "test"):
         raise PrelaxError(f"no split {split!r}; valid: train, test")
+    if settings.shards is not None and settings.source == "folder" and settings.root is None:
+        raise PrelaxError("the images are in shards (data.shards), which are only trained on; name others with --on")
     if settings.source == "folder":
         return load_folder(settings, split, progress)
     if settings.source in ("tiny-imagenet", "imagenette", "imagenet"):
@@ -48,3 +69,21 @@ def load(settings: DataSettings, split: str = "train", progress: Progress | None
     if split == "train" and settings.limit and settings.limit < len(whole):
         return subset(whole, order(0, 0, len(whole))[: settings.limit].sort().values)
     return whole
+
+
+def load_training(settings: DataSettings, progress: Progress | None = None) -> ImageSet | ShardSet:
+    """What a run is trained on: the shards the settings name, else the training split of their source."""
+    return shards_of(settings, progress) if settings.shards is not None else load(settings, "train", progress)
+
+
+def store_of(
+    images: ImageSet | ShardSet, device: torch.device, settings: DataSettings, batch: int = 1, processes: int = 1
+) -> Store | ShardStore:
+    """Where a set's pixels stay, and batches of them on the device.
+
+    Args:
+        batch, processes: of shards: images a step over all processes, and how many share them.
+    """
+    if isinstance(images, ShardSet):
+        return ShardStore(images, device, settings.workers, lanes=math.ceil(images.lanes(batch) / processes))
+    return Store(images, device, settings.store)

@@ -162,7 +162,7 @@ class _Sink:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Holds a lock that ends with the process; file systems without locks do without."""
     with open(path, "w") as handle:
         with contextlib.suppress(OSError):
@@ -208,7 +208,7 @@ def cached(
         if shutil.disk_usage(folder).free < need:
             raise OSError(28, f"{gigabytes(need)} needed, no room")
         lock = contextlib.ExitStack()
-        lock.enter_context(_locked(folder / f".{key}.lock"))
+        lock.enter_context(locked(folder / f".{key}.lock"))
     except OSError as error:
         notes.append(f"cache not written ({error.strerror}: {folder}); images are kept in memory")
         sink = _Sink(None, shape, notes)

@@ -165,10 +165,11 @@ def load_folder(
         raise PrelaxError(f"data.labels: no line of {settings.labels} names a file under {train_tree}")
     classes = class_names(labels)
 
-    listing = whole
+    listing, held_back = whole, 0
     if test_tree is None:
         test = held_out(whole.names, settings.test_fraction)
         rows = [i for i, held in enumerate(test) if held == (split == "test")]
+        held_back = len(test) - len(rows) if split == "train" else 0
         listing, labels = whole.pick(rows), [labels[i] for i in rows]
         if not rows:
             raise PrelaxError(
@@ -192,6 +193,8 @@ def load_folder(
 
     side = settings.image_size or layout.image_size
     plan, notes = survey(whole.path, len(whole.names), side, settings.channels)
+    if held_back:
+        notes.append(f"{held_back:,} of {len(whole.names):,} images are held out to measure on (data.test_fraction)")
     return _decode(settings, listing, labels, classes, plan, notes, progress, layout)
 
 

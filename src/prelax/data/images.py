@@ -43,6 +43,22 @@ class ImageSet:
     def __len__(self) -> int:
         return self.images.shape[0]
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of an image: C x H x W."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
+
+    def walk(self, seed: int, epoch: int, batch: int) -> Tensor:
+        """The image numbers of an epoch's steps, N // batch x batch."""
+        steps = len(self) // batch
+        return order(seed, epoch, len(self))[: steps * batch].view(steps, batch)
+
+    def first(self, rows: int) -> ImageSet:
+        """The first images of the set."""
+        labels = self.labels[:rows] if self.labels is not None else None
+        return ImageSet(self.name, self.images[:rows], labels, self.classes)
+
 
 def subset(whole: ImageSet, rows: Tensor) -> ImageSet:
     """Some rows of a set, in memory."""

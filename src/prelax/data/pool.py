@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import sys
+import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -21,6 +22,7 @@ CHUNK = 32  # files a process takes at a time
 FEW = 256  # with fewer files, starting processes costs more than it saves
 
 Block = tuple[np.ndarray, list[str | None]]
+_hiding = threading.Lock()  # two threads that hide and show would leave it hidden
 
 
 @contextlib.contextmanager
@@ -31,14 +33,15 @@ def main_hidden() -> Iterator[None]:
     ``if __name__ == "__main__":``, would be run again in every process.
     """
     main = sys.modules["__main__"]
-    hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
-    try:
-        for name in hidden:
-            setattr(main, name, None)
-        yield
-    finally:
-        for name, value in hidden.items():
-            setattr(main, name, value)
+    with _hiding:
+        hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
+        try:
+            for name in hidden:
+                setattr(main, name, None)
+            yield
+        finally:
+            for name, value in hidden.items():
+                setattr(main, name, value)
 
 
 def core_count() -> int:
@@ -53,7 +56,19 @@ def process_pool(count: int) -> ProcessPoolExecutor:
     context = multiprocessing.get_context(method)
     if method == "forkserver":
         context.set_forkserver_preload(["prelax.data.decode"])
-    return ProcessPoolExecutor(count, mp_context=context)
+    return ProcessPoolExecutor(count, mp_context=context, initializer=end_with_parent)
+
+
+def end_with_parent() -> None:
+    """Ends this process when the one that started it is gone: killed, it could not end its workers itself."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        parent.join()  # type: ignore[union-attr]
+        os._exit(1)
+
+    if parent is not None:
+        threading.Thread(target=watch, name="prelax-parent", daemon=True).start()
 
 
 def decode_all(paths: list[str], plan: Plan, workers: int | None) -> Iterator[Block]:

@@ -1,18 +1,23 @@
-"""Sets beyond one disk: WebDataset tar shards, local or remote, decoded in worker processes.
+"""Sets beyond one disk: WebDataset tar shards, local or remote, read in threads and decoded in worker processes.
 
-A shard is read from its beginning to its end and decoded whole, so an epoch walks the shards in a drawn order, a few at
-a time, and draws the order of the images within those few. That order is an ordinary list of image numbers: a run that
-stopped after k images goes on with ``order[k:]``, which names the shard and the place in it to go on from.
+A shard is read from its beginning to its end, so an epoch lays the shards in a drawn order one after another, cuts that
+line into as many lanes as shards are to be mixed, and takes an equal part of every batch from each lane. Which image
+comes when is a function of seed and epoch: a run that stopped after k steps goes on with ``walk[k:]``, which names the
+shards and the places in them to go on from, and a process that has a part of every batch reads the lanes of that part.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +25,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from prelax.config import DataSettings
 from prelax.data.ahead import ahead
-from prelax.data.cache import cache_folder
-from prelax.data.decode import EXTENSIONS, Plan, Unreadable, decode, reason
+from prelax.data.cache import cache_folder, locked
+from prelax.data.decode import EXTENSIONS, Plan, decode_many, reason
 from prelax.data.folder import survey
-from prelax.data.images import order
+from prelax.data.images import ImageSet, order
 from prelax.data.listing import class_names
-from prelax.data.pool import core_count, main_hidden, process_pool
+from prelax.data.pool import CHUNK, core_count, main_hidden, process_pool
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 
-GROUP = 8  # shards whose images are mixed with one another
+TRIES = 3  # of a remote shard, before a run ends
 
 
 @dataclass
 class ShardSet:
-    """What is known of a set of shards without holding its pixels.
+    """What is known of a set of shards without holding its pixels. An image's number is its place in all of them.
 
     Args:
         urls: the shards, in order.
         counts: images in each of them.
         plan: how its images are brought to one shape.
         labels: int64, N, -1 where unknown, from members called ``.cls``; None when there are none.
+        mix: shards a batch is drawn from (`lanes`).
     """
 
     name: str
@@ -51,20 +58,53 @@ class ShardSet:
     labels: Tensor | None
     classes: list[str]
     notes: list[str] = field(default_factory=list)
+    mix: int = 8
+    digest: str = ""
+    paths: None = None
+    skipped: tuple[()] = ()
 
     def __len__(self) -> int:
         return sum(self.counts)
 
-    def order(self, seed: int, epoch: int, group: int = GROUP) -> Tensor:
-        """The permutation of range(N) an epoch walks in: shards in a drawn order, mixed ``group`` at a time."""
-        starts = np.concatenate([[0], np.cumsum(self.counts)])
-        drawn = order(seed, epoch, len(self.urls)).tolist()
-        parts = []
-        for first in range(0, len(drawn), group):
-            ids = torch.cat([torch.arange(starts[s], starts[s + 1]) for s in drawn[first : first + group]])
-            bits = Draws(seed, len(ids)).at("shuffle", epoch, "group", first).bits("order")[:, 0]
-            parts.append(ids[bits.argsort(stable=True)])
-        return torch.cat(parts)
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of an image: C x H x W."""
+        return self.plan.channels, self.plan.side, self.plan.side
+
+    def lanes(self, batch: int) -> int:
+        """Into how many equal parts a batch is cut, each from shards of its own: at most ``mix``, and it divides it.
+
+        It goes by the batch over all processes, so that one process and several see the same batches.
+        """
+        return next(lanes for lanes in range(min(self.mix, batch), 0, -1) if batch % lanes == 0)
+
+    def walk(self, seed: int, epoch: int, batch: int) -> Tensor:
+        """The image numbers of an epoch's steps, N // batch x batch: no image twice, fewer than a batch left out."""
+        drawn = order(seed, epoch, len(self.urls))  # shards
+        place = torch.empty_like(drawn)
+        place[drawn] = torch.arange(len(drawn))
+        place = place.repeat_interleave(torch.tensor(self.counts))  # N: of each image's shard in the drawn order
+        bits = Draws(seed, len(self)).at("shuffle", epoch, "shards").bits("order")[:, 0]
+        line = torch.from_numpy(np.lexsort((bits.numpy(), place.numpy())))  # shard by shard, each in a drawn order
+        lanes, steps = self.lanes(batch), len(self) // batch
+        rows = line[: len(line) // lanes * lanes].view(lanes, -1).clone()
+        # Two lanes that share a shard where they were cut come to it together: both begin or both end there.
+        rows[1::2] = rows[1::2].flip(1)
+        each = batch // lanes
+        return rows[:, : steps * each].reshape(lanes, steps, each).transpose(0, 1).reshape(steps, batch)
+
+    def first(self, rows: int) -> ImageSet:
+        """The first images of the set, decoded: to try something on."""
+        found: list[bytes] = []
+        for url in self.urls:
+            found += [image for image, _ in islice(samples(url), rows - len(found))]
+            if len(found) >= rows:
+                break
+        block, _ = decode_many(found, self.plan)
+        if not len(block):
+            raise PrelaxError(f"none of the first {len(found)} images of {self.urls[0]} can be read")
+        pixels = torch.from_numpy(block[np.arange(rows) % len(block)])
+        return ImageSet(self.name, pixels, self.labels[:rows] if self.labels is not None else None, self.classes)
 
 
 def _webdataset() -> Any:
@@ -104,18 +144,57 @@ def expand(pattern: str) -> list[str]:
             found += sorted(str(path) for path in Path(here.anchor or ".").glob(str(here.relative_to(here.anchor))))
         else:
             found.append(url)
-    missing = [url for url in found if "://" not in url and not url.startswith("pipe:") and not Path(url).is_file()]
+    missing = [url for url in found if not remote(url) and not Path(url).is_file()]
     if missing or not found:
         raise PrelaxError(f"no shard {missing[0] if missing else pattern}; a pattern reads train-{{0000..0099}}.tar")
     return found
 
 
+def remote(url: str) -> bool:
+    """Whether a shard comes from elsewhere, by a protocol or from a command."""
+    return "://" in url or url.startswith("pipe:")
+
+
 def _stamp(url: str) -> list[int]:
     """Size and time of a local shard, so that a changed one is counted again."""
-    if "://" in url or url.startswith("pipe:"):
+    if remote(url):
         return []
     status = os.stat(url)
     return [status.st_size, status.st_mtime_ns]
+
+
+def count(
+    urls: list[str], cache: Path | None = None, progress: Callable[[int, int], None] | None = None
+) -> list[list[str | None]]:
+    """The label of every image of every shard. Every shard is read for it once; later it comes from the cache."""
+    key = hashlib.blake2b(json.dumps([[url, _stamp(url)] for url in urls]).encode(), digest_size=16).hexdigest()
+    file = cache_folder(cache) / "shards" / f"{key}.json"
+
+    def known() -> list[list[str | None]] | None:
+        try:
+            return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+        except (OSError, ValueError):
+            return None
+
+    if (found := known()) is not None:
+        return found
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(file.with_suffix(".lock")))  # a second process waits instead of reading it all
+            if (found := known()) is not None:
+                return found
+        read: list[list[str | None]] = []
+        with ThreadPoolExecutor(core_count()) as threads:
+            for labels in threads.map(lambda url: [label for _, label in samples(url)], urls):
+                read.append(labels)
+                if progress:
+                    progress(len(read), len(urls))
+        with contextlib.suppress(OSError):  # not to be written: counted again next time
+            making = file.with_suffix(f".{os.getpid()}")
+            making.write_text(json.dumps(read), encoding="utf-8")
+            making.rename(file)
+    return read
 
 
 def open_shards(
@@ -124,106 +203,147 @@ def open_shards(
     channels: int | None = None,
     cache: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
+    mix: int = 8,
+    limit: int | None = None,
 ) -> ShardSet:
     """The shards of a pattern, counted: the first time every shard is read once, later the count comes from the cache.
 
     The size and channels of the set, where not given, are chosen from the first images of the first shards.
     """
     urls = expand(pattern)
-    key = hashlib.blake2b(json.dumps([[url, _stamp(url)] for url in urls]).encode(), digest_size=16).hexdigest()
-    file = cache_folder(cache) / "shards" / f"{key}.json"
-    try:
-        read: list[list[str | None]] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        read = []
-        with ThreadPoolExecutor(core_count()) as threads:
-            for labels in threads.map(lambda url: [label for _, label in samples(url)], urls):
-                read.append(labels)
-                if progress:
-                    progress(len(read), len(urls))
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            making = file.with_suffix(f".{os.getpid()}")
-            making.write_text(json.dumps(read), encoding="utf-8")
-            making.rename(file)
-        except OSError:
-            pass  # counted again next time
+    read = count(urls, cache, progress)
+    left = limit if limit is not None else sum(map(len, read))
+    for place, labels in enumerate(read):
+        read[place] = labels[: max(left, 0)]
+        left -= len(labels)
+    urls = [url for url, labels in zip(urls, read, strict=True) if labels]
+    read = [labels for labels in read if labels]
     named = [label for labels in read for label in labels]
     if not named:
-        raise PrelaxError(f"no images in the {len(urls)} shards of {pattern}")
+        raise PrelaxError(f"no images in the shards of {pattern}")
     first: list[bytes] = []
-    for url in urls:
-        for image, _ in samples(url):
-            first.append(image)
-            if len(first) % 64 == 0:
-                break
-        if len(first) >= 256:
-            break
+    for url in urls[:4]:
+        first += [image for image, _ in islice(samples(url), 64)]
     plan, notes = survey(first.__getitem__, len(first), image_size, channels)
     classes = class_names(named)
     number: dict[str | None, int] = {name: i for i, name in enumerate(classes)} | {None: -1}
     known = torch.tensor([number[label] for label in named]) if classes else None
     notes.append(f"{len(named):,} images in {len(urls)} shards")
-    return ShardSet("shards", urls, [len(labels) for labels in read], plan, known, classes, notes)
+    digest = hashlib.blake2b(json.dumps(read).encode(), digest_size=16).hexdigest()  # wherever they lie
+    return ShardSet("shards", urls, [len(r) for r in read], plan, known, classes, notes, mix, digest)
 
 
-def decode_shard(url: str, plan: Plan, count: int) -> tuple[np.ndarray, list[str]]:
-    """The pixels of a shard, ``count`` x C x side x side, and a line for each image that cannot be read.
+def shards_of(settings: DataSettings, progress: Callable[[int, int], None] | None = None) -> ShardSet:
+    """The training images that ``data.shards`` names."""
+    assert settings.shards is not None
+    size, channels = settings.image_size, settings.channels
+    return open_shards(settings.shards, size, channels, settings.cache, progress, settings.mix, settings.limit)
+
+
+def decode_shard(url: str, plan: Plan, count: int, pool: Executor | None = None) -> tuple[np.ndarray, list[str]]:
+    """The pixels of a shard's first ``count`` images, count x C x side x side, and a line for each that is broken.
 
     The place of a broken image is kept, so that numbers stay what they are, and filled with the image before it (the
     next good one for the first).
+
+    Args:
+        pool: decodes, a few images at a time, while this thread reads on; without one this thread does both.
     """
     block = np.zeros((count, plan.channels, plan.side, plan.side), dtype=np.uint8)
-    source = np.arange(count)
+    good = np.zeros(count, dtype=bool)
     broken: list[str] = []
-    place = -1
-    for place, (data, _) in enumerate(samples(url)):
-        if place >= count:
-            break
-        try:
-            block[place] = decode(data, plan)
-        except Unreadable as error:
-            broken.append(f"{url}, image {place}: {error}")
-            source[place] = -1
-    if place + 1 != count:
-        raise PrelaxError(f"shard {url} has changed while in use: it had {count} images; start again")
-    good = np.flatnonzero(source >= 0)
-    if not len(good):
+    images = (image for image, _ in islice(samples(url), count))
+    flying: list[tuple[int, Future[tuple[np.ndarray, list[str | None]]]]] = []
+
+    def land(start: int, decoded: tuple[np.ndarray, list[str | None]]) -> None:
+        rows, reasons = decoded
+        fine = np.flatnonzero([why is None for why in reasons]) + start
+        block[fine], good[fine] = rows, True
+        broken.extend(f"{url}, image {start + i}: {why}" for i, why in enumerate(reasons) if why is not None)
+
+    place = 0
+    while chunk := list(islice(images, CHUNK)):
+        if pool is None:
+            land(place, decode_many(chunk, plan))
+        else:
+            with main_hidden():
+                flying.append((place, pool.submit(decode_many, chunk, plan)))
+            if len(flying) > 64:  # of contents waiting to be decoded
+                start, first = flying.pop(0)
+                land(start, first.result())
+        place += len(chunk)
+    for start, future in flying:
+        land(start, future.result())
+    if place != count:
+        raise PrelaxError(f"shard {url} has changed: it had {count} images and has {place}; start a new run")
+    if not good.any():
         raise PrelaxError(f"none of the {count} images of shard {url} can be read; the first: {broken[0]}")
-    for bad in np.flatnonzero(source < 0):
-        before = int(np.searchsorted(good, bad)) - 1
-        block[bad] = block[good[max(before, 0)]]
+    sound = np.flatnonzero(good)
+    for bad in np.flatnonzero(~good):
+        before = int(np.searchsorted(sound, bad)) - 1
+        block[bad] = block[sound[max(before, 0)]]
     return block, broken
 
 
 class ShardStore:
-    """Batches of a `ShardSet`, uint8 B x C x H x W on the device, in an order its `ShardSet.order` gave.
+    """Batches of a `ShardSet`, uint8 B x C x H x W on the device, in an order its `ShardSet.walk` gave.
 
-    Host memory holds the decoded images of at most two groups of shards. ``broken`` lists the images that could not be
-    read so far.
+    Host memory holds the decoded images of at most ``2 * lanes`` shards, or of as many as one batch needs. ``broken``
+    lists the images that could not be read so far.
 
     Args:
         workers: processes that decode; None for one a core, 0 for a thread of this process.
+        lanes: of a batch that this process has; None for all.
     """
 
     where = "shards"
 
     def __init__(
-        self, shards: ShardSet, device: torch.device | str, workers: int | None = None, group: int = GROUP
+        self, shards: ShardSet, device: torch.device | str, workers: int | None = None, lanes: int | None = None
     ) -> None:
-        self.shards, self.device, self.group = shards, torch.device(device), group
-        self.shape = (shards.plan.channels, shards.plan.side, shards.plan.side)
+        self.shards, self.device = shards, torch.device(device)
+        self.open_at_once = 2 * (shards.mix if lanes is None else lanes)
+        self.shape = shards.shape
         self.broken: dict[str, None] = {}
+        self._told: set[str] = set()
         self._starts = torch.tensor([0, *shards.counts]).cumsum(0)
-        count = core_count() if workers is None else workers
-        self._pool: Executor = process_pool(count) if count else ThreadPoolExecutor(1, "prelax-decode")
+        if workers is None:  # the cores, among the processes of this machine
+            workers = max(1, core_count() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        self._pool: ProcessPoolExecutor | None = process_pool(workers) if workers else None
+        self._readers = ThreadPoolExecutor(self.open_at_once if workers else 1, "prelax-shards")
 
     def __len__(self) -> int:
         return len(self.shards)
 
     def close(self) -> None:
-        """Ends the processes."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Ends the threads and processes."""
+        self._readers.shutdown(wait=True, cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def read(self, shard: int) -> tuple[np.ndarray, list[str]]:
+        """A shard's pixels; one that is remote is tried a few times."""
+        url, images = self.shards.urls[shard], self.shards.counts[shard]
+        for pause in (*range(1, TRIES), None) if remote(url) else (None,):
+            try:
+                return decode_shard(url, self.shards.plan, images, self._pool)
+            except BrokenProcessPool:
+                raise PrelaxError("a decoding process died; set data.workers to a smaller number, or to 0") from None
+            except PrelaxError:
+                if pause is None:
+                    raise
+                time.sleep(pause)
+        raise AssertionError  # the last try returns or raises
+
+    def new_broken(self) -> list[str]:
+        """Lines about broken images that were not given before."""
+        fresh = [line for line in list(self.broken) if line not in self._told]
+        self._told.update(fresh)
+        return fresh
+
+    def batch(self, indices: Tensor) -> Tensor:
+        """The images of these numbers, B x C x H x W on the device; reads their shards for them alone."""
+        return next(self.batches(indices, len(indices)))[1]
 
     def batches(self, order: Tensor, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """(indices, images) in this order, both on the device; shards further on are decoded meanwhile."""
@@ -235,9 +355,7 @@ class ShardStore:
 
         def start(shard: int) -> None:
             queue.remove(shard)
-            with main_hidden():
-                url, count = self.shards.urls[shard], self.shards.counts[shard]
-                open_now[shard] = self._pool.submit(decode_shard, url, self.shards.plan, count)
+            open_now[shard] = self._readers.submit(self.read, shard)
 
         def gather(positions: Tensor, out: Tensor) -> Tensor:
             wanted = ids[positions]
@@ -245,8 +363,9 @@ class ShardStore:
             for shard in which.unique().tolist():
                 if shard not in open_now:
                     start(shard)
-                while queue and len(open_now) < 2 * self.group:
-                    start(queue[0])
+            while queue and len(open_now) < self.open_at_once:
+                start(queue[0])
+            for shard in which.unique().tolist():
                 rows = (which == shard).nonzero()[:, 0]
                 block, broken = open_now[shard].result()
                 self.broken |= dict.fromkeys(broken)

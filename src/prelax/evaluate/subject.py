@@ -118,7 +118,7 @@ def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0) -> Su
     own = loaded.settings.data
     target = on or own
     train, test = load(target, "train"), load(target, "test")
-    pretraining = train if target == own else pretraining_images(own, target)
+    pretraining = train if target == own and own.shards is None else pretraining_images(own, target)
     verified = pretraining is not None and same_images(loaded, pretraining, target)
     train, test = labelled(train), labelled(test)
     if len(present := train.labels.unique()) < 2:  # type: ignore[union-attr]
@@ -164,6 +164,8 @@ def same_images(loaded: Loaded, pretraining: ImageSet, target: DataSettings) -> 
 
 def pretraining_images(own: DataSettings, target: DataSettings) -> ImageSet | None:
     """The images a backbone was trained on, decoded as the target's are, where they can hold its test images."""
+    if own.shards is not None:
+        return None  # nobody holds them all at once
     if target.source != own.source and "folder" not in (target.source, own.source):
         return None  # two published datasets: their pixels are not the same files
     try:

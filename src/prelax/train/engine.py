@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from prelax.collectives import rows_of_processes
 from prelax.config import Settings
-from prelax.data import ImageSet, Store, order
+from prelax.data import ImageSet, ShardSet, store_of
 from prelax.errors import PrelaxError
 from prelax.train.optim import constant_after_warmup, lr_schedule, optimizer, tau_schedule
 from prelax.train.processes import Process
@@ -38,7 +38,9 @@ class Engine:
         process: this process among those that train together.
     """
 
-    def __init__(self, settings: Settings, images: ImageSet, device: torch.device, process: Process) -> None:
+    def __init__(
+        self, settings: Settings, images: ImageSet | ShardSet, device: torch.device, process: Process
+    ) -> None:
         self.settings, self.device, self.process = settings, device, process
         self.images = len(images)
         train = settings.train
@@ -52,7 +54,7 @@ class Engine:
             )
         self.steps = self.images // self.batch
         self.bfloat16 = precision(settings, device)
-        channels, side = int(images.images.shape[1]), int(images.images.shape[-1])
+        channels, side = images.shape[0], images.shape[-1]
         self.maker = ViewMaker(settings, channels, side, device)
         if settings.method.name == "supervised" and images.labels is None:
             raise PrelaxError(f"method supervised needs labels, and {settings.data.source} has none")
@@ -61,7 +63,8 @@ class Engine:
             self.objective = Objective(
                 settings, channels, self.maker.size, self.maker.specs, self.maker.relaxed_specs, len(images.classes)
             ).to(device)
-        self.store = Store(images, device, settings.data.store)
+        self.store = store_of(images, device, settings.data, self.batch, process.world)
+        self.walk = images.walk
         self.labels = images.labels.to(device) if images.labels is not None else None
         self.optimizer = optimizer(self.objective.network, train, device)
         self.rates = lr_schedule(train, self.steps)
@@ -121,7 +124,7 @@ class Engine:
         if first == 0:
             for total in self.sums.values():
                 total.zero_()  # in place: a captured step adds to these very tensors
-        ids = order(self.settings.seed, epoch, self.images)[: self.steps * self.batch].view(self.steps, -1)
+        ids = self.walk(self.settings.seed, epoch, self.batch)
         local = self.batch // self.process.world
         mine = ids[:, self.process.rank * local : (self.process.rank + 1) * local].contiguous()
         self.epoch.fill_(epoch)

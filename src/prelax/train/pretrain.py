@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from prelax.config import Settings
-from prelax.data import ImageSet, bar, load
+from prelax.data import ImageSet, ShardSet, ShardStore, bar, load, load_training
 from prelax.errors import PrelaxError
 from prelax.evaluate.labels import digest
 from prelax.run import Run
@@ -62,7 +62,7 @@ def pretrain(
         elif process.writes:
             run.check_free()
         with bar() if progress and process.writes else contextlib.nullcontext() as drawn:
-            images = load(settings.data, "train", drawn)
+            images = load_training(settings.data, drawn)
         settings = as_found(settings, images)
         chosen: list[str] = []
         new_folder = settings.data.source == "folder" and not resume
@@ -73,6 +73,7 @@ def pretrain(
         wait_for_all(process)  # the others read the folder too
         with run.lock() if process.writes else contextlib.nullcontext():
             if process.writes:
+                check_data(run, images)
                 note_data(run, images)
                 for line in (*images.notes, *chosen) if new_folder else ():
                     say(line)
@@ -90,7 +91,12 @@ def pretrain(
 
 
 def train(
-    run: Run, settings: Settings, images: ImageSet, device: torch.device, process: Process, progress: bool = True
+    run: Run,
+    settings: Settings,
+    images: ImageSet | ShardSet,
+    device: torch.device,
+    process: Process,
+    progress: bool = True,
 ) -> Run:
     """The outer loop over epochs."""
     engine = Engine(settings, images, device, process)
@@ -131,6 +137,8 @@ def train(
             if probe is not None and (epoch % settings.train.knn_every == 0 or epoch == epochs) and problem is None:
                 line["knn"] = probe()
             if process.writes:
+                for broken in engine.store.new_broken() if isinstance(engine.store, ShardStore) else ():
+                    run.log(f"skipped {broken}")
                 run.log_metrics(line)
                 watch(line)
                 bar.epoch(line)
@@ -200,14 +208,16 @@ def trouble(lines: list[dict[str, Any]], settings: Settings) -> str | None:
     return None
 
 
-def as_found(settings: Settings, images: ImageSet) -> Settings:
+def as_found(settings: Settings, images: ImageSet | ShardSet) -> Settings:
     """The settings with the size and channels that were chosen by what the images are."""
-    found = {"image_size": int(images.images.shape[-1]), "channels": int(images.images.shape[1])}
+    found = {"image_size": images.shape[-1], "channels": images.shape[0]}
     wanted = {key: value for key, value in found.items() if getattr(settings.data, key) is None}
     return settings.model_copy(update={"data": settings.data.model_copy(update=wanted)})
 
 
-def tell_time(run: Run, settings: Settings, images: ImageSet, device: torch.device, say: Callable[[str], None]) -> None:
+def tell_time(
+    run: Run, settings: Settings, images: ImageSet | ShardSet, device: torch.device, say: Callable[[str], None]
+) -> None:
     """How long the run will take, said and logged."""
     expected = estimate(settings, images, device)
     if expected is not None:
@@ -215,9 +225,29 @@ def tell_time(run: Run, settings: Settings, images: ImageSet, device: torch.devi
         run.log(expected)
 
 
-def note_data(run: Run, images: ImageSet) -> None:
+def check_data(run: Run, images: ImageSet | ShardSet) -> None:
+    """Refuses to go on with other images than the run began with: their numbers decide every draw."""
+    try:
+        before = json.loads((run.path / "data.json").read_text(encoding="utf-8"))
+        count, shards = before["images"], before.get("shards")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # a new run, or one whose record is lost
+    if count != len(images):
+        raise PrelaxError(
+            f"{run.path} was trained on {count} images and there are {len(images)} now: bring back those it began "
+            "with, or begin a new run"
+        )
+    if isinstance(images, ShardSet) and shards != images.digest:
+        raise PrelaxError(f"the shards are not those {run.path} began with; bring those back, or begin a new run")
+
+
+def note_data(run: Run, images: ImageSet | ShardSet) -> None:
     """What the run is trained on, to be recognised later, and what was left out of it and why."""
-    about: dict[str, Any] = {"images": len(images), "digest": digest(images.images)}
+    about: dict[str, Any] = {"images": len(images)}
+    if isinstance(images, ShardSet):
+        about["shards"] = images.digest
+    else:
+        about["digest"] = digest(images.images)
     about["labelled"] = 0 if images.labels is None else int((images.labels >= 0).sum())
     about["first"] = images.paths[0] if images.paths else None
     run.write("data.json", json.dumps(about) + "\n")
@@ -229,10 +259,12 @@ def note_data(run: Run, images: ImageSet) -> None:
             run.log(f"skipped {path}: {reason}")
 
 
-def knn_probe(settings: Settings, engine: Engine, images: ImageSet) -> Callable[[], float]:
+def knn_probe(settings: Settings, engine: Engine, images: ImageSet | ShardSet) -> Callable[[], float]:
     """A function that gives the backbone's kNN accuracy now; it draws no random numbers."""
     from prelax.evaluate.probe import backbone_knn
 
+    if isinstance(images, ShardSet):  # they are not all at hand
+        images = load(settings.data, "train")
     test = load(settings.data, "test")
     if images.labels is None or test.labels is None:
         raise PrelaxError("train.knn_every needs labels, and the data have none; use train.knn_every=0")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from prelax.config import SUITED, Section, Settings, left_open
-from prelax.data import ImageSet
+from prelax.data import ImageSet, ShardSet
 from prelax.train.engine import Engine
 from prelax.train.processes import Process
 
@@ -25,7 +25,9 @@ TINY = 20  # steps of a run that is over before an estimate would be
 PATIENCE = 4.0  # seconds a timed step may take
 
 
-def suit(settings: Settings, images: ImageSet, device: torch.device, processes: int = 1) -> tuple[Settings, list[str]]:
+def suit(
+    settings: Settings, images: ImageSet | ShardSet, device: torch.device, processes: int = 1
+) -> tuple[Settings, list[str]]:
     """The settings with every choice made that neither recipe nor user made, and a line in words for each.
 
     Args:
@@ -47,9 +49,9 @@ def suit(settings: Settings, images: ImageSet, device: torch.device, processes: 
     return with_values(settings, wanted), lines
 
 
-def choices(settings: Settings, images: ImageSet, kind: str, processes: int = 1) -> dict[str, Any]:
+def choices(settings: Settings, images: ImageSet | ShardSet, kind: str, processes: int = 1) -> dict[str, Any]:
     """What is chosen by dotted key, where the settings leave it open; ``kind`` is cpu or cuda."""
-    count, side = len(images), int(images.images.shape[-1])
+    count, side = len(images), images.shape[-1]
     backbone = BACKBONE[kind] if left_open(settings, "model.backbone") else settings.model.backbone
     size = settings.augment.size or min(view_size(side), VIEW[kind])
     epochs = epochs_for(count, kind, size) if left_open(settings, "train.epochs") else settings.train.epochs
@@ -101,9 +103,9 @@ def visits(kind: str, size: int) -> int:
     return int(VISITS[kind] * min(CHEAPER, max(1.0, (128 / size) ** 2)))
 
 
-def reasons(settings: Settings, wanted: dict[str, Any], images: ImageSet, kind: str) -> list[str]:
+def reasons(settings: Settings, wanted: dict[str, Any], images: ImageSet | ShardSet, kind: str) -> list[str]:
     """A line for each choice a reader would ask about."""
-    count, side = len(images), int(images.images.shape[-1])
+    count, side = len(images), images.shape[-1]
     lines = []
     if "augment.size" in wanted:
         size = wanted["augment.size"]
@@ -142,7 +144,7 @@ def with_values(settings: Settings, values: dict[str, Any]) -> Settings:
 # -- how long it will take ---------------------------------------------------------------------------------------------
 
 
-def estimate(settings: Settings, images: ImageSet, device: torch.device) -> str | None:
+def estimate(settings: Settings, images: ImageSet | ShardSet, device: torch.device) -> str | None:
     """How long the run will take, in words, from real steps of a network that is thrown away; None for a tiny run.
 
     Steps over two images are tried first, then over four times as many, up to a batch or until a step would take
@@ -171,11 +173,11 @@ def estimate(settings: Settings, images: ImageSet, device: torch.device) -> str 
     return f"about {words(steps * seconds * batch / rows)} on {where}"
 
 
-def step_time(settings: Settings, images: ImageSet, device: torch.device, rows: int) -> float:
+def step_time(settings: Settings, images: ImageSet | ShardSet, device: torch.device, rows: int) -> float:
     """Seconds of one training step over ``rows`` images: the quicker of two after a first one."""
     values = {"train.batch_size": rows, "train.compile": "never", "augment.compile": "never", "data.store": "auto"}
     values |= {"train.epochs": 3, "train.warmup_epochs": 0.0}
-    some = ImageSet(images.name, images.images[:rows], _first(images, rows), images.classes)
+    some = images.first(rows)
     times: list[float] = []
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         engine = Engine(with_values(settings, values), some, device, Process())
@@ -188,10 +190,6 @@ def step_time(settings: Settings, images: ImageSet, device: torch.device, rows: 
             if times[0] > PATIENCE:  # no patience for more; the first is slower than the others
                 return times[0]
     return min(times[1:])  # other work on the machine only ever makes them longer
-
-
-def _first(images: ImageSet, rows: int) -> torch.Tensor | None:
-    return None if images.labels is None else images.labels[:rows]
 
 
 def words(seconds: float) -> str:
