@@ -6,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
+from prelax.cli import main
 from prelax.config import DataSettings, EvaluateSettings
 from prelax.data import load as load_data
 from prelax.errors import PrelaxError
@@ -288,6 +289,18 @@ def test_transfer_is_a_matrix_of_runs_by_datasets(run, tmp_path):
     assert matrix["targets"] == ["digits", "train"]
     assert {"knn", "knn-train"} <= set(run.evals())
     assert run.evals()["knn-train"]["classes"] == 3
+
+
+def test_the_transfer_command_prints_the_matrix_and_refuses_what_has_no_accuracy(run, tmp_path, capsys):
+    other_digits(tmp_path / "negatives")
+    words = ["transfer", str(run.path), "--on", "digits", "--on", str(tmp_path / "negatives" / "train"), "-p", "knn"]
+    assert main([*words, "-o", str(tmp_path / "table.md"), "--device", "cpu"]) == 0
+    shown, table = capsys.readouterr().out, (tmp_path / "table.md").read_text()
+    cell = f"{run.evals()['knn-train']['accuracy']:.1f} ({run.evals()['knn-train']['floor']:.1f})"
+    assert cell in shown
+    assert f"| {cell} |" in table
+    assert main(["transfer", str(run.path), "-p", "residual"]) == 2
+    assert "probe-residual" in capsys.readouterr().err
 
 
 def test_an_unknown_protocol_or_dataset_is_refused_before_any_work(run):

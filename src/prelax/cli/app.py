@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import prelax
-from prelax.cli import about, detecting, drawing, evaluating, relaxing, showing, training
+from prelax.cli import about, detecting, drawing, evaluating, relaxing, showing, training, transferring
 from prelax.cli.speech import complain, state
 from prelax.errors import PrelaxError
 
@@ -26,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     no_args_is_help=False,
 )
-for group in (training, evaluating, detecting, relaxing, showing, drawing, about):
+for group in (training, evaluating, transferring, detecting, relaxing, showing, drawing, about):
     group.register(app)
 
 

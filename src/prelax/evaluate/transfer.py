@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from prelax.run import Run
 
 def transfer(
     runs: Sequence[Run],
-    targets: Sequence[DataSettings],
+    targets: Sequence[DataSettings] | Callable[[Run], Sequence[DataSettings]],
     protocol: str = "linear-fast",
     device: torch.device | str = "auto",
     seed: int = 0,
@@ -22,8 +22,15 @@ def transfer(
     """Every run's accuracy on every target: rows are runs, columns datasets; each cell is written to its run folder.
 
     A target that is a run's own dataset is the in-domain figure.
+
+    Args:
+        targets: the datasets, or what gives them as a run reads them (its channels, its size).
     """
-    cells = [[evaluate(run, [protocol], on=target, device=device, seed=seed)[0] for target in targets] for run in runs]
+    columns = [targets(run) if callable(targets) else targets for run in runs]
+    cells = [
+        [evaluate(run, [protocol], on=target, device=device, seed=seed)[0] for target in mine]
+        for run, mine in zip(runs, columns, strict=True)
+    ]
     return {
         "protocol": protocol,
         "runs": [run.name for run in runs],
