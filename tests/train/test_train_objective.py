@@ -180,6 +180,12 @@ def test_the_angle_may_be_read_against_the_other_view() -> None:
     ]
 
 
+def test_the_angle_may_be_read_off_the_rotated_view_alone() -> None:
+    asked = {"name": "r3s+rotpl", "gamma": 1.0, "residual_gradient": "detach-in-g"}
+    assert reached(pl_anchor="none", **asked) == [False, False, True]
+    assert reached(pl_anchor="same", **asked) == [True, False, True]
+
+
 def test_the_pretext_may_read_the_backbone_instead_of_the_embedding() -> None:
     net = objective(name="prelax-rot", pl_reads="backbone")
     assert net.network.heads["rotpl"].linears[0].in_features == 64

@@ -200,9 +200,11 @@ class Objective(nn.Module):
             return looc(q, key, others, self.settings.temperature)
         loss = self.losses[term.name]
         if term.kind in ("pl", "relaxpl"):
-            j = 2 if term.kind == "relaxpl" and self.settings.pl_anchor == "other" else term.views[1]
-            r = self.residual(h if self.settings.pl_reads == "backbone" else z, i, j)
-            return loss(head(r), (drawn if term.kind == "pl" else relaxed)[i - 1])
+            read = h if self.settings.pl_reads == "backbone" else z
+            if term.kind == "pl":
+                return loss(head(self.residual(read, i, term.views[1])), drawn[i - 1])
+            j = {"same": term.views[1], "other": 2, "none": None}[self.settings.pl_anchor]
+            return loss(head(read[i - 1] if j is None else self.residual(read, i, j)), relaxed[i - 1])
         if term.kind == "predict":
             copies = [relaxed[view - 1] for view in term.views]
             drawn_for = {spec.name: torch.cat([copy[spec.name] for copy in copies]) for spec in loss.specs}
