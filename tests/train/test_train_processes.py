@@ -1,13 +1,19 @@
 """Two processes train as one does."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
+from prelax.errors import PrelaxError
 from prelax.run import Run
+from prelax.train.processes import meet
 
 COMMON = [
     "data.limit=96",
@@ -23,10 +29,10 @@ COMMON = [
 ]
 
 
-def command(processes: int, out: Path, *changes: str) -> list[str]:
+def command(processes: int, out: Path, *changes: str, restarts: int = 0) -> list[str]:
     start = [sys.executable, "-m"]
     if processes > 1:
-        start += ["torch.distributed.run", f"--nproc-per-node={processes}", "--max-restarts=0"]
+        start += ["torch.distributed.run", f"--nproc-per-node={processes}", f"--max-restarts={restarts}"]
         start += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "-m"]
     return [*start, "prelax", "pretrain", "digits/prelax-all", *COMMON, *changes, "--out", str(out), "--quiet"]
 
@@ -47,3 +53,40 @@ def test_two_processes_give_the_losses_of_one(change: str, tmp_path: Path) -> No
         for name in a:
             if name.startswith("loss"):
                 assert a[name] == pytest.approx(b[name], abs=1e-4), name
+
+
+def test_a_killed_worker_is_started_again_and_the_run_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = subprocess.Popen(command(2, out, "train.epochs=12", restarts=2), env=environment())
+    metrics = out / "metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") >= 3):
+        time.sleep(0.01)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    workers = [int(child) for child in children if b"pretrain" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    assert len(workers) == 2
+    os.kill(workers[-1], signal.SIGKILL)
+    assert process.wait(timeout=120) == 0
+    assert [line["epoch"] for line in Run.open(out).metrics()] == list(range(1, 13))
+    assert "resumed at epoch" in (out / "log.txt").read_text()
+
+
+def test_those_who_start_again_meet_among_what_the_dead_left_behind() -> None:
+    store, world = dist.HashStore(), 4
+    rooms = []
+    with ThreadPoolExecutor(world) as threads:
+        for start in (1, 2, 3):
+            store.set("prelax/call/2", "from one that died before it was answered")
+            met = list(threads.map(lambda rank: meet(store, rank, world), range(world)))
+            assert [number for number, _ in met] == [start] * world
+            for rank, (_, room) in enumerate(met):
+                assert not room.check([f"address/{rank}"])  # the dead one's is not seen
+                room.set(f"address/{rank}", "here")
+            rooms.append(met[0][1])
+    assert all(room.check(["address/0"]) for room in rooms)
+
+
+def test_one_that_does_not_come_is_told_in_one_line() -> None:
+    with pytest.raises(PrelaxError, match=r"1 of 2 processes have not come within 0\.1 s"):
+        meet(dist.HashStore(), 0, 2, patience=0.1)
+    with pytest.raises(PrelaxError, match="the first process has not come"):
+        meet(dist.HashStore(), 1, 2, patience=0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import torch
@@ -9,8 +10,8 @@ import torch
 from prelax.config import DataSettings, nearest
 from prelax.data.cifar import load_cifar
 from prelax.data.digits import load_digits
-from prelax.data.folder import Progress, choose_image_size, load_folder
-from prelax.data.images import ImageSet, disjoint, order, subset
+from prelax.data.folder import NothingHeldOut, Progress, choose_image_size, load_folder
+from prelax.data.images import ImageSet, disjoint, labels_of, order, picked, subset
 from prelax.data.known import load_known
 from prelax.data.progress import bar
 from prelax.data.shards import ShardSet, ShardStore, shards_of
@@ -26,9 +27,12 @@ __all__ = [
     "bar",
     "choose_image_size",
     "disjoint",
+    "labels_of",
     "load",
+    "load_splits",
     "load_training",
     "order",
+    "picked",
     "store_of",
     "subset",
 ]
@@ -40,7 +44,7 @@ SOURCES: dict[str, str] = {
     "tiny-imagenet": "100,000 + 10,000 images, 200 classes, brought to 32 px; data.root is tiny-imagenet-200",
     "imagenette": "9,469 + 3,925 photos, 10 classes of ImageNet; data.root holds train/ and val/",
     "imagenet": "1.28 million + 50,000 photos, 1,000 classes, at 256 px; data.root holds train/ and val/",
-    "folder": "any tree of images under data.root: class sub-folders, a CSV (data.labels), or no labels",
+    "folder": "any tree of images under data.root: class sub-folders, a CSV (data.labels), or no labels; or shards",
 }
 
 
@@ -69,6 +73,18 @@ def load(settings: DataSettings, split: str = "train", progress: Progress | None
     if split == "train" and settings.limit and settings.limit < len(whole):
         return subset(whole, order(0, 0, len(whole))[: settings.limit].sort().values)
     return whole
+
+
+def load_splits(settings: DataSettings, split: str = "all") -> dict[str, ImageSet]:
+    """Images by split: train, test, or all, which is train alone of a folder of which nothing is held out."""
+    if split not in ("train", "test", "all"):
+        raise PrelaxError(f"no split {split!r}; valid: train, test, all")
+    if split != "all":
+        return {split: load(settings, split)}
+    found = {"train": load(settings, "train")}
+    with contextlib.suppress(NothingHeldOut):
+        found["test"] = load(settings, "test")
+    return found
 
 
 def load_training(settings: DataSettings, progress: Progress | None = None) -> ImageSet | ShardSet:

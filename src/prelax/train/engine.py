@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -38,9 +39,7 @@ class Engine:
         process: this process among those that train together.
     """
 
-    def __init__(
-        self, settings: Settings, images: ImageSet | ShardSet, device: torch.device, process: Process
-    ) -> None:
+    def __init__(self, settings: Settings, images: ImageSet | ShardSet, device: torch.device, process: Process) -> None:
         self.settings, self.device, self.process = settings, device, process
         self.images = len(images)
         train = settings.train
@@ -100,12 +99,13 @@ class Engine:
                     encoder.backbone.compile(dynamic=False)
             self.objective.judge = torch.compile(self.objective.judge, dynamic=False)  # type: ignore[method-assign]
         if self.process.world > 1:
-            self.module = DistributedDataParallel(
-                self.objective,
-                device_ids=[self.device.index] if cuda else None,
-                broadcast_buffers=False,  # statistics are already synchronised
-                find_unused_parameters=not self.objective.needs_g,
-            )
+            with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of an argument's new name
+                self.module = DistributedDataParallel(
+                    self.objective,
+                    device_ids=[self.device.index] if cuda else None,
+                    broadcast_buffers=False,  # statistics are already synchronised
+                    find_unused_parameters=not self.objective.needs_g,
+                )
         # The inputs of a captured step: the graph reads these very tensors.
         local = self.batch // self.process.world
         self.ids = torch.zeros(local, dtype=torch.int64, device=self.device)

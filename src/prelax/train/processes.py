@@ -105,5 +105,13 @@ def joined(device: str = "auto") -> Iterator[Process]:
     dist.init_process_group("nccl" if cuda else "gloo", store=store, rank=rank, world_size=world)
     try:
         yield Process(rank, world, local, start > next(_joinings))
+    except RuntimeError as error:
+        said = " ".join(str(error).split())
+        if isinstance(error, dist.DistError) or "gloo/transport" in said:
+            raise PrelaxError(
+                f"another process of this job ended or cannot be reached ({said[:160]}); torchrun --max-restarts N "
+                "starts them again, and --resume goes on from the last checkpoint"
+            ) from None
+        raise
     finally:
         dist.destroy_process_group()
