@@ -218,12 +218,39 @@ def test_the_command_ends_with_a_page_and_commands_that_run(tmp_path: Path, caps
     assert "batches of" in said
     page = tmp_path / "a run" / "report.html"
     assert f"look at it: {page}" in said
-    assert "<html" in page.read_text()[:500]
+    assert "of 60 images are held out to measure on" in said
+    atlas = atlas_of(page)
+    assert len(atlas["labels"]) == 60  # all of one's own images can be found, held out or not
+    assert {"red/photo 0.png", "blue/photo 1.png"} <= set(atlas["captions"])
+    assert "knn" in Run.open(tmp_path / "a run").evals()  # labels are there to measure with
     commands = [shlex.split(line) for line in said.splitlines() if line.startswith("  prelax ")]
     assert [words[1] for words in commands] == ["search", "embed", "evaluate"]
+    capsys.readouterr()
+    for photo in (root / "red").iterdir():
+        assert main(["search", str(tmp_path / "a run"), str(photo), "-k", "1", "--json"]) == 0
+        assert Path(json.loads(capsys.readouterr().out)["results"][0]["found"][0]["path"]).name == photo.name
+        break
     for words in commands[:2]:
         assert main(words[1:]) == 0
     assert main([*commands[2][1:], "--protocol", "knn"]) == 0
+
+
+def atlas_of(page: Path) -> dict[str, Any]:
+    """What the map of a page holds."""
+    found = re.search(r'id="page-data">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])["atlases"][0]
+
+
+def test_a_folder_of_which_nothing_is_held_out_is_mapped_and_searched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, run = photos(tmp_path / "photos", 12, classes=()), tmp_path / "run"
+    assert main([*words_of(root, run), "data.test_fraction=0"]) == 0
+    assert len(atlas_of(run / "report.html")["labels"]) == 12
+    assert main(["search", str(run), str(root / "photo 3.png"), "-k", "2", "--quiet"]) == 0
+    assert main(["embed", str(run), "-o", str(tmp_path / "all.npz")]) == 0
+    assert "12 vectors" in capsys.readouterr().out
 
 
 def test_without_labels_nothing_is_said_of_evaluating(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

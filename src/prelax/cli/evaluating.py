@@ -41,16 +41,21 @@ def evaluate(
     """Measure a run's backbone, frozen, beside random weights.
 
     Examples: [bold]prelax evaluate runs/NAME[/bold] ·
-    [bold]prelax evaluate runs/NAME --on cifar100 --root ~/data --protocol knn,linear[/bold]
+    [bold]prelax evaluate runs/NAME --on cifar100 --root ~/data --protocol knn,linear[/bold] ·
+    [bold]torchrun --nproc-per-node 2 -m prelax evaluate runs/NAME[/bold]
     """
     from prelax.evaluate.protocols import check, evaluate
     from prelax.run import Run
+    from prelax.train import joined
 
     opened, names = Run.open(run), check(protocol.split(","))
     settings = changed(opened.settings.evaluate, changes or [])
-    with working():
-        target = dataset(opened, on, root)
-        results = evaluate(opened, names, on=target, device=chosen(device), seed=seed, settings=settings)
+    with working(), joined(device) as process:
+        target, where = dataset(opened, on, root), chosen(device, process)
+        shared = process.world > 1
+        results = evaluate(opened, names, on=target, device=where, seed=seed, settings=settings, shared=shared)
+    if not process.writes:
+        return
     rows = [line(result) for result in results if "accuracy" in result]
     if state.json or rows:
         show(results, rows)
@@ -159,7 +164,10 @@ def search(
     root: Root = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The picture drawn; default RUN/search.png.")] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="How many.")] = 15,
-    split: Annotated[str, typer.Option("--split", help="train or test: where to look.")] = "train",
+    split: Annotated[
+        str | None,
+        typer.Option("--split", help="train, test or all: where to look; default all of a folder, else train."),
+    ] = None,
     device: Device = "auto",
     seed: Seed = 0,
     as_json: Json = False,
@@ -177,6 +185,7 @@ def search(
     opened, target = Run.open(run), out or run / "search.png"
     with working():
         gallery = dataset(opened, on, root) or whole(opened)
+        split = split or ("all" if gallery.source == "folder" else "train")
         found = search(load(run, chosen(device)), gallery, pictures, target, k=k, split=split)
     results = [{"picture": str(p), "found": hits} for p, hits in zip(pictures, found, strict=True)]
     rows = [{"picture": str(p), **hit} for p, hits in zip(pictures, found, strict=True) for hit in hits]
@@ -203,11 +212,14 @@ def embed(
     from prelax.evaluate.embed import embed
     from prelax.loading import load
     from prelax.run import Run
+    from prelax.train import joined
 
     opened = Run.open(run)
-    with working():
-        images = dataset(opened, on, root) or whole(opened)
-        result = embed(load(run, chosen(device)), images, out, split=split, thumbnails=thumbnails)
+    with working(), joined(device) as process:
+        images, loaded = dataset(opened, on, root) or whole(opened), load(run, chosen(device, process))
+        result = embed(loaded, images, out, split=split, thumbnails=thumbnails, shared=process.world > 1)
+    if not process.writes:
+        return
     if state.json:
         show(result)
     else:

@@ -10,14 +10,16 @@ import typer
 if TYPE_CHECKING:
     import torch
 
+    from prelax.train import Process
+
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 On = Annotated[str | None, typer.Option("--on", help="Another dataset, or a folder of images; default the run's own.")]
 Root = Annotated[Path | None, typer.Option("--root", help="Where the files of --on are.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 
 
-def chosen(device: str) -> torch.device:
-    """The device that ``--device`` names."""
+def chosen(device: str, process: Process | None = None) -> torch.device:
+    """The device that ``--device`` names; of several processes each has its own."""
     from prelax.train import choose_device
 
-    return choose_device(device, asked="--device ")
+    return choose_device(device, process, asked="--device ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib.util
 import json
@@ -116,11 +117,16 @@ def pretrain(
 
 def write_page(run: Any, device: str) -> Path | None:
     """The run's page; a run that has been trained does not fail for want of one."""
+    from prelax.evaluate.protocols import evaluate
     from prelax.report import report
     from prelax.train import choose_device
 
+    where = choose_device(device)
+    if json.loads((run.path / "data.json").read_text(encoding="utf-8")).get("labelled"):
+        with contextlib.suppress(PrelaxError):  # one class, or too few held out: the page says it was not evaluated
+            evaluate(run, ["knn"], device=where)
     try:
-        return report([run.path], device=choose_device(device))
+        return report([run.path], device=where)
     except PrelaxError as error:
         complain(f"no page: {error}")
         return None

@@ -37,6 +37,10 @@ TEST_NAMES = ("test", "val", "valid", "validation")
 Progress = Callable[[int, int], None]
 
 
+class NothingHeldOut(PrelaxError):
+    """Of these images none is a test image."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """What a known data set fixes that a plain folder leaves open.
@@ -172,7 +176,7 @@ def load_folder(
         held_back = len(test) - len(rows) if split == "train" else 0
         listing, labels = whole.pick(rows), [labels[i] for i in rows]
         if not rows:
-            raise PrelaxError(
+            raise NothingHeldOut(
                 f"no test images: set data.test_root, or data.test_fraction above 0 ({root} has no split)"
             )
     elif split == "test":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,6 +66,24 @@ def subset(whole: ImageSet, rows: Tensor) -> ImageSet:
     paths = [whole.paths[i] for i in rows.tolist()] if whole.paths is not None else None
     labels = whole.labels[rows] if whole.labels is not None else None
     return ImageSet(whole.name, whole.images[rows], labels, whole.classes, paths, whole.skipped, list(whole.notes))
+
+
+def labels_of(sets: Sequence[ImageSet]) -> Tensor | None:
+    """The labels of several sets one after another, -1 where there is none; None if there is none at all."""
+    if all(one.labels is None for one in sets):
+        return None
+    return torch.cat([torch.full((len(one),), -1) if one.labels is None else one.labels for one in sets])
+
+
+def picked(sets: Sequence[ImageSet], rows: Tensor) -> ImageSet:
+    """Some rows, ascending, of several sets of the same classes one after another: one set, in memory."""
+    parts, before = [], 0
+    for one in sets:
+        parts.append(subset(one, rows[(rows >= before) & (rows < before + len(one))] - before))
+        before += len(one)
+    paths = None if any(part.paths is None for part in parts) else [path for part in parts for path in part.paths or []]
+    images = torch.cat([part.images for part in parts])
+    return ImageSet(parts[0].name, images, labels_of(parts), parts[0].classes, paths)
 
 
 def order(seed: int, epoch: int, n: int, device: torch.device | str = "cpu") -> Tensor:

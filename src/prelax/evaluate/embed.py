@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from prelax.collectives import rank
 from prelax.config import DataSettings
-from prelax.data import ImageSet, load
+from prelax.data import ImageSet, load_splits
 from prelax.errors import PrelaxError
 from prelax.evaluate.features import extract
 from prelax.loading import Loaded
@@ -20,7 +21,12 @@ ENDINGS = (".parquet", ".npz")
 
 
 def embed(
-    loaded: Loaded, on: DataSettings, out: Path | str, split: str = "test", thumbnails: bool = False
+    loaded: Loaded,
+    on: DataSettings,
+    out: Path | str,
+    split: str = "test",
+    thumbnails: bool = False,
+    shared: bool = False,
 ) -> dict[str, Any]:
     """Writes a row an image (``path``, ``label``, ``label_id``, ``split``, ``embedding``) and says what it wrote.
 
@@ -29,27 +35,31 @@ def embed(
             ``fiftyone`` through pandas), or ``.npz`` (one array a column, ``embedding`` is N x D).
         split: train, test, or all.
         thumbnails: parquet only: an ``image`` column of PNG bytes, so that a viewer needs no files.
+        shared: called by all processes of a job together: each computes a share of the vectors, the first writes.
     """
     out = Path(out)
     if out.suffix not in ENDINGS:
         raise PrelaxError(f"{out} must end in {' or '.join(ENDINGS)}")
     if thumbnails and out.suffix != ".parquet":
         raise PrelaxError("thumbnails go into a .parquet file")
-    if split not in ("train", "test", "all"):
-        raise PrelaxError(f"no split {split!r}; valid: train, test, all")
     if out.suffix == ".parquet":
         _pyarrow()
     columns: dict[str, list[Any]] = {name: [] for name in ("path", "label", "label_id", "split")}
     vectors, pictures = [], []
-    for part in ("train", "test") if split == "all" else (split,):
-        images = load(on, part)
-        features = extract(loaded.backbone, images.images, loaded.preprocess, device=loaded.device, keep="cpu")
+    writes = not shared or rank() == 0
+    for part, images in load_splits(on, split).items():
+        features = extract(
+            loaded.backbone, images.images, loaded.preprocess, device=loaded.device, keep="cpu", shared=shared
+        )
         vectors.append(features.numpy())
         for name, values in describe(images, part).items():
             columns[name] += values
-        if thumbnails:
+        if thumbnails and writes:
             pictures += [png(image) for image in images.images]
     embedding = np.concatenate(vectors)  # N x D float32
+    told = {"file": str(out), "images": len(embedding), "features": int(embedding.shape[1]), "dataset": on.source}
+    if not writes:
+        return told
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         with replacing(out) as temporary:
@@ -57,7 +67,7 @@ def embed(
                 write_npz(temporary, columns, embedding)
             else:
                 write_parquet(temporary, columns, embedding, pictures)
-    return {"file": str(out), "images": len(embedding), "features": int(embedding.shape[1]), "dataset": on.source}
+    return told
 
 
 def describe(images: ImageSet, split: str) -> dict[str, list[Any]]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from prelax.config import DataSettings, EvaluateSettings
-from prelax.data import ImageSet, load
+from prelax.data import ImageSet, load_splits, picked
 from prelax.errors import PrelaxError
 from prelax.evaluate.features import extract
 from prelax.evaluate.knn import CHUNK
@@ -87,16 +86,23 @@ def search(
     k: int = NEAREST,
     split: str = "train",
 ) -> list[list[dict[str, object]]]:
-    """The images of a dataset nearest to each picture, drawn beside it to ``out``; returns path, class and cosine."""
-    gallery = load(on, split)
-    pictures = [read_picture(path, loaded.channels) for path in queries]
+    """The images of a dataset nearest to each picture, drawn beside it to ``out``; returns path, class and cosine.
+
+    ``split`` is where to look: train, test or all.
+    """
+    parts = list(load_splits(on, split).values())
+    side = int(parts[0].images.shape[-1])
+    pictures = [read_picture(path, loaded.channels, side) for path in queries]
     asked = torch.cat([loaded(picture[None]) for picture in pictures])  # Q x D
-    bank = extract(loaded.backbone, gallery.images, loaded.preprocess, device=loaded.device)
-    cosine, rows = (x.cpu() for x in nearest(bank, asked, k))
-    draw(pictures, [Path(path).name for path in queries], gallery, cosine, rows, Path(out))
+    bank = [extract(loaded.backbone, part.images, loaded.preprocess, device=loaded.device) for part in parts]
+    cosine, rows = (x.cpu() for x in nearest(torch.cat(bank), asked, k))
+    needed = rows.unique()  # ascending
+    found = picked(parts, needed)
+    at = torch.searchsorted(needed, rows)  # the places of `rows` in `found`
+    draw(pictures, [Path(path).name for path in queries], found, cosine, at, Path(out))
     return [
-        [describe(gallery, int(row), float(value)) for row, value in zip(found, values, strict=True)]
-        for found, values in zip(rows, cosine, strict=True)
+        [{"row": int(row)} | describe(found, int(i), float(value)) for row, i, value in zip(*told, strict=True)]
+        for told in zip(rows, at, cosine, strict=True)
     ]
 
 
@@ -104,28 +110,22 @@ def describe(gallery: ImageSet, row: int, cosine: float) -> dict[str, object]:
     """An image of a gallery as a line of a table."""
     label = int(gallery.labels[row]) if gallery.labels is not None else -1
     return {
-        "row": row,
         "path": gallery.paths[row] if gallery.paths is not None else None,
         "class": gallery.classes[label] if 0 <= label < len(gallery.classes) else None,
         "cosine": round(cosine, 4),
     }
 
 
-def read_picture(path: Path | str, channels: int) -> Tensor:
-    """A picture file as uint8, C x H x W."""
-    from PIL import Image, ImageOps
+def read_picture(path: Path | str, channels: int, side: int) -> Tensor:
+    """A picture file as the images of a gallery are read, so that a copy of one is one: uint8, C x side x side."""
+    from prelax.data.decode import Plan, Unreadable, decode
 
-    if channels not in (1, 3):
-        raise PrelaxError(f"a picture has 1 or 3 channels and the backbone takes {channels}")
+    if not Path(path).exists():
+        raise PrelaxError(f"no picture {path}")
     try:
-        with Image.open(path) as opened:
-            picture = ImageOps.exif_transpose(opened).convert("L" if channels == 1 else "RGB")
-    except FileNotFoundError:
-        raise PrelaxError(f"no picture {path}") from None
-    except Exception as error:  # Pillow has many ways to refuse a file
+        return torch.from_numpy(decode(str(path), Plan(side, channels)).copy())
+    except Unreadable as error:
         raise PrelaxError(f"{path} is not a picture that can be read ({error})") from None
-    array = np.array(picture)
-    return torch.from_numpy(array[None] if array.ndim == 2 else array.transpose(2, 0, 1).copy())
 
 
 def draw(pictures: list[Tensor], names: list[str], gallery: ImageSet, cosine: Tensor, rows: Tensor, out: Path) -> None:

@@ -110,7 +110,7 @@ class Sprite:
 
 @dataclass(frozen=True)
 class Atlas:
-    """A t-SNE map of the test set for one run, and the nearest images of every point."""
+    """A t-SNE map of images for one run, and the nearest images of every point."""
 
     run: int
     sprite: int
@@ -121,6 +121,7 @@ class Atlas:
     floor: float | None  # the same for an untrained backbone
     classes: list[str]
     captions: list[str]  # a word for each point: its path, or nothing
+    whole: bool = False  # images of all splits, not of the test set alone
 
 
 @dataclass(frozen=True)

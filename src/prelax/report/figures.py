@@ -15,7 +15,8 @@ from matplotlib.ticker import MaxNLocator
 from prelax.config import nearest
 from prelax.errors import PrelaxError
 from prelax.report import embedding
-from prelax.report.gather import DYNAMICS, bars, line, names
+from prelax.report.gather import DYNAMICS, line, names
+from prelax.report.knowing import draw_knowledge, legend_columns
 from prelax.report.rows import effects_rows, read_rows, reverse_rows, sensitivity_rows
 from prelax.report.sprites import rgb
 from prelax.report.style import DASHES, MARKERS, PALETTE, RIGHT, WRONG, figure
@@ -35,13 +36,12 @@ __all__ = [
 ]
 
 Runs = Sequence[Run | Path | str]
-LETTERS = 66  # of a legend that fit in a column, about
 
 FIGURES = {
     "dynamics": "accuracy, similarity loss and residual norm by epoch; of one or several runs",
     "tsne": "t-SNE of the test set; of one run",
     "retrieval": "random test images and their 15 nearest; of one run",
-    "residual-probe": "what a linear reader tells from the residual; of runs with `prelax probe-residual`",
+    "residual-probe": "what a linear reader tells from the residual, and how far features move; of runs so probed",
     "sensitivity": "accuracy over alpha, beta and gamma; of the runs of a sweep, or a JSON file of rows",
     "reverse": "normal against reverse residual; of runs with and without method.reverse, or a JSON file of rows",
     "augmentations": "accuracy under each augmentation alone (Fig. 1a); of such a run, or a JSON file of rows",
@@ -91,11 +91,6 @@ def opened(runs: Runs) -> list[Run]:
     return found
 
 
-def legend_columns(called: Sequence[str]) -> int:
-    """How many names stand side by side in a legend a column wide."""
-    return max(1, min(3, len(called), LETTERS // (max(map(len, called)) + 8)))
-
-
 def draw_dynamics(runs: Runs, path: Path | str, called: Sequence[str] | None = None) -> list[Path]:
     """Accuracy, similarity loss and residual norm by epoch, a line per run; the files written."""
     folders = opened(runs)
@@ -128,6 +123,9 @@ def draw_dynamics(runs: Runs, path: Path | str, called: Sequence[str] | None = N
             axes.grid(axis="y")
             if key == "residual_norm":
                 axes.set_ylim(bottom=0)
+            if key == "knn" and (short := 2.0 - float(np.ptp(axes.get_ylim()))) > 0:  # a tenth of a point is no gap
+                low, high = axes.get_ylim()
+                axes.set_ylim(low - short / 2, high + short / 2)
         grid[-1].set_xlabel("epoch")
         grid[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
         handles = {text: h for axes in grid for h, text in zip(*axes.get_legend_handles_labels(), strict=True)}
@@ -239,31 +237,5 @@ def judge(axes: Axes, left: float, top: float, same: bool) -> None:
 
 
 def draw_residual_probe(runs: Runs, path: Path | str) -> list[Path]:
-    """What a linear probe reads from the residual: a bar per parameter and run, a tick where a guess is."""
-    folders = opened(runs)
-    called, told = names(folders), bars([run.evals() for run in folders])
-    if not told:
-        raise PrelaxError(
-            f"{folders[0].path} has no residual probe; make one with `prelax evaluate --protocol residual`"
-        )
-    thick = 0.8 / len(folders)
-    with figure(max(1.3, 0.12 * len(told) * (len(folders) + 1) + 0.6), path) as (drawing, written):
-        axes = drawing.subplots()
-        for place, bar in enumerate(told):
-            for index, cell in enumerate(bar.cells):
-                if cell is None or cell.value is None:
-                    continue
-                y = place + (index + 0.5) * thick - 0.4
-                label = called[index] if not any(b.cells[index] for b in told[:place]) else None
-                axes.barh(y, max(cell.value, 0), thick * 0.9, color=PALETTE[index % 8], label=label)
-                axes.text(max(cell.value, 0) + 1.2, y, f"{cell.value:.0f}", va="center", fontsize=6)
-                if cell.floor is not None:
-                    axes.plot([max(cell.floor, 0)] * 2, [y - thick / 2, y + thick / 2], color="black", linewidth=1.1)
-        axes.set_yticks(range(len(told)), [bar.name for bar in told])
-        axes.tick_params(axis="y", length=0)
-        axes.invert_yaxis()
-        axes.set_xlim(0, 108)
-        axes.set_xlabel("read from the residual (%); black: a guess")
-        if len(folders) > 1:
-            drawing.legend(loc="outside lower center", ncols=legend_columns(called))
-    return written
+    """What a linear reader tells from the residual and from the features, and how far each augmentation moves them."""
+    return draw_knowledge(opened(runs), path)

@@ -23,7 +23,7 @@ function atlas(host) {
   const k = n ? near.length / n : 0, known = labels.some((l) => l >= 0);
   const canvas = host.querySelector("canvas"), side = host.querySelector(".side"), pen = canvas.getContext("2d");
   const view = { zoom: 1, x: 0, y: 0, images: false };
-  let width = 0, height = 0, over = -1, query = -1, only = null, palette = [];
+  let width = 0, height = 0, over = -1, query = -1, only = null, wanted = null, palette = [];
 
   const reach = [0, 1].map((axis) => {  // how far the points lie from the middle
     let most = 1e-3;
@@ -38,7 +38,7 @@ function atlas(host) {
   const Y = (i) => middle() + (place(i, 1) * scale() + view.y) * view.zoom;
   const style = (label) => label < 0 ? [palette[8], "circle"] : [palette[label % 8], SHAPES[Math.floor(label / 8) % SHAPES.length]];
   const name = (i) => labels[i] >= 0 ? data.classes[labels[i]] ?? `class ${labels[i]}` : "";
-  const shown = (i) => only === null || labels[i] === only;
+  const shown = (i) => (only === null || labels[i] === only) && (wanted === null || wanted.has(i));
 
   function thumb(i, size) {
     const node = make("canvas", { width: size * 2, height: size * 2 });
@@ -190,6 +190,26 @@ function atlas(host) {
     if (what === "images") { view.images = !view.images; button.setAttribute("aria-pressed", String(view.images)); repaint(); }
     else zoom({ in: 1.6, out: 1 / 1.6, reset: 0 }[what]);
   }));
+
+  /* by name: what does not match lies underneath, the first that does is shown */
+  const box = host.querySelector(".find input"), told = host.querySelector(".find span");
+  function seek() {
+    const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const texts = words.length ? labels.map((_, i) => `${data.captions[i] || ""} ${name(i)}`.toLowerCase()) : [];
+    const found = texts.flatMap((text, i) => words.every((word) => text.includes(word)) ? [i] : []);
+    wanted = words.length ? new Set(found) : null;
+    told.textContent = words.length ? found.length === 1 ? "1 image" : `${found.length} images` : "";
+    if (found.length && !wanted.has(query)) pick(found[0]);
+    repaint();
+    return found;
+  }
+  box?.addEventListener("input", seek);
+  box?.addEventListener("keydown", (e) => {  // Enter walks through what was found
+    if (e.key !== "Enter") return;
+    e.preventDefault();
+    const found = seek();
+    if (found.length) pick(found[(found.indexOf(query) + 1) % found.length]);
+  });
 
   /* the classes: a key of colours and shapes, and a filter */
   const keys = host.querySelector(".keys");

@@ -143,18 +143,16 @@ class Pictures:
         from prelax.loading import load
 
         loaded = load(run.path, self.device)
-        key, test = self.load(run, "test")
-        if len(test) == 0:
-            raise PrelaxError(f"{test.name} has no test images")
-        rows = embedding.sample(test.labels, len(test), self.points, self.seed)
-        images = test.images[rows]
+        key, mapped, whole = self.mapped(run)
+        if len(mapped) == 0:
+            raise PrelaxError(f"{mapped.name} has no test images")
+        images = mapped.images
         features = extract(loaded.backbone, images, loaded.preprocess, device=self.device, batch_size=256, keep="cpu")
         near = embedding.nearest(features)
-        labels = test.labels[rows] if test.labels is not None else torch.full((len(rows),), -1)
+        labels = mapped.labels if mapped.labels is not None else torch.full((len(mapped),), -1)
         if key not in self.sheets:
             self.sheets[key] = len(self.sprites)
             self.sprites.append(sprite(images))
-        paths = [Path(test.paths[i]).name for i in rows.tolist()] if test.paths is not None else []
         self.atlases.append(
             Atlas(
                 run=index,
@@ -164,10 +162,32 @@ class Pictures:
                 neighbours=near.numpy(),
                 agreement=embedding.agreement(labels, near),
                 floor=self.floor(run, loaded, images, labels),
-                classes=test.classes,
-                captions=paths,
+                classes=mapped.classes,
+                captions=captions(mapped, run.settings.data.root),
+                whole=whole,
             )
         )
+
+    def mapped(self, run: Run) -> tuple[str, ImageSet, bool]:
+        """The images of a run's map, and whether they are of all splits.
+
+        Of a folder of one's own all images: they are what one wants to find. Of a known data set its test images.
+        """
+        from prelax.data import labels_of, picked
+        from prelax.data.folder import NothingHeldOut
+
+        sets, keys = [], []
+        for split in ("train", "test") if run.settings.data.source == "folder" else ("test",):
+            try:
+                key, one = self.load(run, split)
+            except NothingHeldOut:
+                continue
+            sets.append(one)
+            keys.append(key)
+        if len(sets) > 1 and sets[0].classes != sets[1].classes:  # a test set of its own
+            sets, keys = sets[1:], keys[1:]
+        rows = embedding.sample(labels_of(sets), sum(map(len, sets)), self.points, self.seed)
+        return " and ".join(keys), picked(sets, rows), keys[0].startswith("train")
 
     def floor(self, run: Run, loaded: Loaded, images: Tensor, labels: Tensor) -> float | None:
         """How many neighbours agree for random weights, measured as every other floor is."""
@@ -192,3 +212,15 @@ class Pictures:
         known = [int(train.labels[i]) if train.labels is not None else -1 for i in ids]
         labels = [train.classes[label] if 0 <= label < len(train.classes) else "" for label in known]
         self.albums.append(Album(index, strips(run.settings, train.images[ids], ids, labels)))
+
+
+def captions(images: ImageSet, root: Path | None) -> list[str]:
+    """A name for every image, as short as tells it from the others: its path below the root, or the file's name."""
+    if images.paths is None:
+        return []
+    top = root.expanduser().resolve() if root is not None else None
+    found = []
+    for path in images.paths:
+        below = top is not None and Path(path).resolve().is_relative_to(top)
+        found.append(str(Path(path).resolve().relative_to(top)) if below and top else Path(path).name)
+    return found

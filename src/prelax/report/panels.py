@@ -1,4 +1,4 @@
-"""The sections of a page that show things: the map of the test set, the views, the settings."""
+"""The sections of a page that show things: the map of the images, the views, the settings."""
 
 from __future__ import annotations
 
@@ -31,12 +31,15 @@ def maps(page: Page) -> str:
         f'<img id="sprite-{i}" src="{s.uri}" alt="" hidden width="1" height="1">' for i, s in enumerate(page.sprites)
     )
     panels = "".join(one_map(page, index, atlas) for index, atlas in enumerate(page.atlases))
+    whole = all(atlas.whole for atlas in page.atlases)
     lead = (
-        "Every point is a test image, placed by t-SNE of its features: near in the map means alike to the network. "
-        "Point at one to see it; click it for its nearest images by cosine similarity."
+        f"Every point is {'an' if whole else 'a test'} image, placed by t-SNE of its features: near in the map means "
+        "alike to the network. "
+        "Point at one to see it; click or tap it for its nearest images by cosine similarity."
     )
+    title = "Map of the images" if whole else "Map of the test set"
     choice = tabs(page, [atlas.run for atlas in page.atlases], "map")
-    return f'<h2>Map of the test set</h2><p class="lead">{lead}</p>{sheets}{choice}{panels}'
+    return f'<h2>{title}</h2><p class="lead">{lead}</p>{sheets}{choice}{panels}'
 
 
 def one_map(page: Page, index: int, atlas: Atlas) -> str:
@@ -55,14 +58,21 @@ def one_map(page: Page, index: int, atlas: Atlas) -> str:
         )
     )
     says = (
-        f"t-SNE map of {count} test images of {escape(page.cards[atlas.run].name)}. "
+        f"t-SNE map of {count} {'' if atlas.whole else 'test '}images of {escape(page.cards[atlas.run].name)}. "
         "Arrow keys move between points, Enter shows the nearest images."
     )
+    find = ""
+    if atlas.captions or atlas.agreement is not None:
+        find = (
+            '<div class="find"><input type="search" placeholder="Find by name" '
+            'aria-label="Find images by their name or class" autocomplete="off" spellcheck="false">'
+            '<span role="status"></span></div>'
+        )
     return (
         f'<div id="map-{atlas.run}"{"" if index == 0 else " hidden"}><div class="card atlas" data-atlas="{index}">'
         f'<div class="stage"><canvas tabindex="0" role="application" aria-label="{says}"></canvas>'
         f'<div class="tools">{tools}</div></div>'
-        f'<div class="side"><div class="answer"></div><div class="keys" role="group" aria-label="Classes"></div>'
+        f'<div class="side">{find}<div class="answer"></div><div class="keys" role="group" aria-label="Classes"></div>'
         f'<p class="help">{told}{count:,} images shown; neighbours are among them. '
         "Wheel or pinch zooms once the map is clicked.</p>"
         f"</div></div></div>"
