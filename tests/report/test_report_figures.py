@@ -86,6 +86,23 @@ def test_residual_probe_puts_the_floor_beside_every_bar(run_folder: Callable[...
     written = figures.draw_residual_probe([run], tmp_path / "probe")
     assert is_a_column_wide(written)
     assert "rotation.turns" in written[1].read_text()
+    assert "features move" not in written[1].read_text()
+
+
+def test_residual_probe_shows_how_far_features_move_in_shares_of_the_distance_between_images(
+    run_folder: Callable[..., Run], tmp_path: Path
+) -> None:
+    run = run_folder(tmp_path / "run", epochs=2)
+    result = {
+        "protocol": "residual",
+        "targets": {"rotation.turns": {"accuracy": 93.0, "floor": 40.0}},
+        "features": {"rotation.turns": {"accuracy": 61.0, "floor": 40.0}},
+        "cosine_after": {"other images": 0.5, "rotation": 0.835},
+    }
+    run.write_eval("residual", result)
+    drawn = figures.draw_residual_probe([run], tmp_path / "probe")[1].read_text()
+    assert ">33<" in drawn  # 0.165 of 0.5
+    assert "from features" in drawn
 
 
 @pytest.mark.parametrize("rows", [[], [{"augmentation": "flip", "accuracy": float("nan")}], [{"accuracy": 3.0}]])

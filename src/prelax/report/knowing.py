@@ -1,0 +1,109 @@
+"""The figure of what the residual knows: read off it, read off the features, and how far features move."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from prelax.errors import PrelaxError
+from prelax.report.content import Bar
+from prelax.report.gather import bars, finite, moves, names
+from prelax.report.style import PALETTE, figure
+from prelax.run import Run
+
+THICK = 0.8  # of the bars of one thing together
+LETTERS = 66  # of a legend that fit in a column, about
+
+
+def legend_columns(called: Sequence[str]) -> int:
+    """How many names stand side by side in a legend a column wide."""
+    return max(1, min(3, len(called), LETTERS // (max(map(len, called)) + 8)))
+
+
+def draw_knowledge(folders: Sequence[Run], path: Path | str) -> list[Path]:
+    """What a linear reader tells of each augmentation, and how far each moves the features: a bar per run.
+
+    Above: read from the residual, with a tick where a guess is and a ring where the features of the one image stand.
+    Below: the distance of the features of an image before and after, in per cent of that between different images (0
+    is invariant). Runs without a measure of the second kind have the first panel alone.
+    """
+    called, evals = names(folders), [run.evals() for run in folders]
+    told, moved = bars(evals), moves(evals)
+    if not told:
+        raise PrelaxError(
+            f"{folders[0].path} has no residual probe; make one with `prelax evaluate --protocol residual`"
+        )
+    rows = [len(part) * (len(folders) + 1) for part in (told, moved) if part]
+    with figure(max(1.3, 0.105 * sum(rows) + 0.62 * len(rows) + 0.2), path) as (drawing, written):
+        grid = drawing.subplots(len(rows), 1, squeeze=False, height_ratios=rows)[:, 0]
+        draw_readings(grid[0], told, called, [of_features(run) for run in evals])
+        if moved:
+            draw_moves(grid[1], moved)
+        handles, labels = grid[0].get_legend_handles_labels()
+        if handles:
+            drawing.legend(handles, labels, loc="outside lower center", ncols=legend_columns(labels))
+    return written
+
+
+def draw_readings(
+    axes: Axes, told: Sequence[Bar], called: Sequence[str], features: Sequence[Mapping[str, Any]]
+) -> None:
+    """A bar per parameter and run: the share read off the residual."""
+    thick, ringed = THICK / len(called), False
+    for place, bar in enumerate(told):
+        for index, cell in enumerate(bar.cells):
+            if cell is None or cell.value is None:
+                continue
+            y = place + (index + 0.5) * thick - THICK / 2
+            label = called[index] if len(called) > 1 and not any(b.cells[index] for b in told[:place]) else None
+            axes.barh(y, max(cell.value, 0), thick * 0.9, color=PALETTE[index % 8], label=label)
+            ring = features[index].get(bar.name)
+            axes.text(max(cell.value, ring or 0, 0) + 2.0, y, f"{cell.value:.0f}", va="center", fontsize=6)
+            if cell.floor is not None:
+                axes.plot([max(cell.floor, 0)] * 2, [y - thick / 2, y + thick / 2], color="black", linewidth=1.1)
+            if ring is not None:
+                look: dict[str, Any] = {"markersize": 2.8, "markerfacecolor": "white", "markeredgewidth": 0.7}
+                mark = None if ringed else "from features"
+                axes.plot(max(ring, 0), y, "o", color="black", clip_on=False, label=mark, **look)
+                ringed = True
+    names_at(axes, [bar.name for bar in told])
+    axes.set_xlim(0, 108)
+    axes.set_title("What the residual knows")
+    axes.set_xlabel("read from the residual (%); black tick: a guess")
+
+
+def draw_moves(axes: Axes, moved: Sequence[Bar]) -> None:
+    """A bar per augmentation and run: how far it moves the features, where different images are 100 apart."""
+    for place, bar in enumerate(moved):
+        thick = THICK / len(bar.cells)
+        for index, cell in enumerate(bar.cells):
+            if cell is None or cell.value is None or cell.floor is None or cell.floor >= 1:
+                continue
+            y = place + (index + 0.5) * thick - THICK / 2
+            far = 100 * (1 - cell.value) / (1 - cell.floor)
+            axes.barh(y, far, thick * 0.9, color=PALETTE[index % 8])
+            axes.text(far + 1.5, y, f"{far:.0f}", va="center", fontsize=6)
+    names_at(axes, [bar.name for bar in moved])
+    axes.set_xlim(0, max(108.0, axes.get_xlim()[1]))
+    axes.set_title("How far the features move")
+    axes.set_xlabel("% of the distance between images; 0: invariant")
+
+
+def names_at(axes: Axes, rows: Sequence[str]) -> None:
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(rows) - 0.45, -0.55)
+
+
+def of_features(evals: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """What was read off the features of the augmented image alone, by parameter."""
+    found = {}
+    for result in evals.values():
+        for name, told in (result.get("features") or {}).items() if "targets" in result else ():
+            value = finite(told.get("accuracy", told.get("r2"))) if isinstance(told, Mapping) else None
+            if value is not None:
+                found[str(name)] = value
+    return found
