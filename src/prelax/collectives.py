@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+_apart = False
+
 
 def world_size() -> int:
     """How many processes train together."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return dist.get_world_size() if not _apart and dist.is_available() and dist.is_initialized() else 1
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Within it this process computes as if there were no others: each trains a network of its own."""
+    global _apart
+    before, _apart = _apart, True
+    try:
+        yield
+    finally:
+        _apart = before
+
+
+def rank() -> int:
+    """Which of them this process is; the first writes."""
+    return dist.get_rank() if world_size() > 1 else 0
 
 
 class _Sum(torch.autograd.Function):
@@ -52,3 +72,44 @@ def sum_over_processes(x: Tensor) -> Tensor:
 def rows_of_processes(x: Tensor) -> Tensor:
     """The rows of every process one after another; as many from each."""
     return _Rows.apply(x) if world_size() > 1 else x  # type: ignore[no-any-return, no-untyped-call]
+
+
+PIECE = 1 << 26  # elements sent at a time
+
+
+def share(count: int, step: int, of: int | None = None) -> range:
+    """The rows of this process (or that one) when ``count`` rows are shared out in whole batches of ``step``.
+
+    The batches are those of a single process, so what is computed of them is the same to the bit.
+
+    >>> share(10, 4)
+    range(0, 10)
+    """
+    of = rank() if of is None else of
+    each = -(-count // (step * world_size())) * step  # rows, but for the last
+    return range(min(of * each, count), min((of + 1) * each, count))
+
+
+def gather_shares(mine: Tensor | None, count: int, step: int) -> Tensor:
+    """The rows of all processes, each of which has computed its `share` (None: it has no rows), in order."""
+    if world_size() == 1:
+        assert mine is not None
+        return mine
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+    width = torch.tensor(mine.shape[1] if mine is not None else 0, device=device)
+    dist.broadcast(width, 0)  # the first process has rows if there are any
+    columns = int(width)
+    keep = mine.device if mine is not None else device
+    whole = torch.empty(count, columns, device=keep)
+    rows = max(1, PIECE // columns)
+    for other in range(world_size()):
+        theirs = share(count, step, other)
+        for start in range(theirs.start, theirs.stop, rows):
+            stop = min(start + rows, theirs.stop)
+            piece = torch.empty(stop - start, columns, device=device)
+            if other == rank():
+                assert mine is not None
+                piece.copy_(mine[start - theirs.start : stop - theirs.start])
+            dist.broadcast(piece, other)
+            whole[start:stop] = piece.to(keep)
+    return whole

@@ -43,9 +43,8 @@ def environment() -> dict[str, str]:
 
 @pytest.mark.parametrize("change", ["method.name=prelax-all", "method.name=simclr", "method.base=byol"])
 def test_two_processes_give_the_losses_of_one(change: str, tmp_path: Path) -> None:
-    started = [
-        subprocess.Popen(command(n, tmp_path / str(n), "train.epochs=2", change), env=environment()) for n in (1, 2)
-    ]
+    changes = ["train.epochs=2", "train.knn_every=2", change]
+    started = [subprocess.Popen(command(n, tmp_path / str(n), *changes), env=environment()) for n in (1, 2)]
     assert [process.wait(timeout=240) for process in started] == [0, 0]
     one, two = (Run.open(tmp_path / str(n)).metrics() for n in (1, 2))
     assert len(one) == len(two) == 2
@@ -53,6 +52,7 @@ def test_two_processes_give_the_losses_of_one(change: str, tmp_path: Path) -> No
         for name in a:
             if name.startswith("loss"):
                 assert a[name] == pytest.approx(b[name], abs=1e-4), name
+    assert one[1]["knn"] == pytest.approx(two[1]["knn"], abs=0.5)  # percent; the probe is shared out too
 
 
 def test_a_killed_worker_is_started_again_and_the_run_goes_on(tmp_path: Path) -> None:

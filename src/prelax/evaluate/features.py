@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from prelax.collectives import gather_shares, share
 from prelax.errors import PrelaxError
 
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -115,6 +116,7 @@ def extract(
     batch_size: int = 1024,
     precision: Precision = "auto",
     keep: torch.device | str | None = None,
+    shared: bool = False,
 ) -> Tensor:
     """Features of images in order, N x D float32, from the backbone frozen and in eval mode.
 
@@ -122,6 +124,7 @@ def extract(
         images: N x C x H x W uint8, anywhere (memory-mapped too): moved batch by batch.
         preprocess: what turns a batch of uint8 into what the backbone was trained on.
         keep: where the features stay; by default where they are computed.
+        shared: each process computes a share and all of them get the whole; every process must call it alike.
     """
     device = torch.device(device)
     if len(images) == 0:
@@ -129,12 +132,15 @@ def extract(
     features: Tensor | None = None
     with frozen(backbone.to(device)):
         run = forward(backbone, device, precision)
-        for start in range(0, len(images), batch_size):
-            batch = images[start : start + batch_size].to(device, non_blocking=True)
+        mine = share(len(images), batch_size) if shared else range(len(images))
+        for start in range(mine.start, mine.stop, batch_size):
+            batch = images[start : min(start + batch_size, mine.stop)].to(device, non_blocking=True)
             out = run(preprocess(batch))  # B x D
             if features is None:
-                features = torch.empty(len(images), out.shape[1], device=keep or device)
-            features[start : start + len(out)] = out
+                features = torch.empty(len(mine), out.shape[1], device=keep or device)
+            features[start - mine.start : start - mine.start + len(out)] = out
+        if shared:
+            features = gather_shares(features, len(images), batch_size)
     assert features is not None
     return finite(features)
 

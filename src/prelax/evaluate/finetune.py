@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from prelax.collectives import alone
 from prelax.config import EvaluateSettings
 from prelax.draws import Draws
 from prelax.evaluate.features import extract
@@ -36,6 +37,7 @@ class Tuning:
         return max(self.epochs, math.ceil(self.least_steps / steps))
 
 
+@alone()
 def tune(subject: Subject, tuning: Tuning, seed: int) -> tuple[nn.Module, nn.Linear]:
     """A copy of the backbone and its head after the last epoch; the subject's own backbone is not touched."""
     device = subject.device

@@ -100,7 +100,9 @@ def tta_views(subject: Subject) -> list[Callable[[], Tensor]]:
                 pixels = F.interpolate(boxed, (side, side), mode="bilinear", antialias=True).round().byte()
             return subject.preprocess(pixels.flip(-1) if mirror else pixels)
 
-        return extract(subject.backbone, images, prepare, device=subject.device, batch_size=BATCH)
+        return extract(
+            subject.backbone, images, prepare, device=subject.device, batch_size=BATCH, shared=subject.shared
+        )
 
     return [partial(view, corner, mirror) for corner in corners for mirror in mirrors]
 
@@ -173,14 +175,19 @@ def linear_few(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int
 
 
 def backbone_knn(
-    backbone: nn.Module, settings: Settings, train: ImageSet, test: ImageSet, device: torch.device | str
+    backbone: nn.Module,
+    settings: Settings,
+    train: ImageSet,
+    test: ImageSet,
+    device: torch.device | str,
+    shared: bool = False,
 ) -> float:
     """The kNN accuracy of a backbone in training, on its own data; draws nothing and leaves it as it was."""
     train, test = labelled(train), labelled(test)
     preprocess = preprocess_of(settings, train.images.shape[1], train.images.shape[-1])
 
     def features(images: Tensor) -> Tensor:
-        return extract(backbone, images, preprocess, device=device)
+        return extract(backbone, images, preprocess, device=device, shared=shared)
 
     assert train.labels is not None
     assert test.labels is not None

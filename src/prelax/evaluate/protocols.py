@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from prelax.collectives import rank
 from prelax.config import DataSettings, EvaluateSettings, nearest
 from prelax.data import SOURCES
 from prelax.errors import PrelaxError
@@ -74,6 +75,7 @@ def evaluate(
     device: torch.device | str = "auto",
     seed: int = 0,
     settings: EvaluateSettings | None = None,
+    shared: bool = False,
 ) -> list[dict[str, Any]]:
     """Runs evaluations of a run's backbone, writes each to ``eval/PROTOCOL[-DATASET].json`` and returns them.
 
@@ -81,13 +83,15 @@ def evaluate(
         on: the dataset whose labels are used, as settings or by name; the run's own by default, another is a transfer.
         seed: of the first probe; ``evaluate.probe_seeds`` follow one another from there.
         settings: in place of the run's own ``evaluate`` section.
+        shared: called by all processes of a job together: each computes a share of the features, all get the results,
+            the first writes them.
     """
     protocols = check(protocols)
     loaded = load(run.path, device)
     on = dataset(on, loaded.settings.data, loaded.channels)
     elsewhere = on is not None and (on.source, on.root) != (loaded.settings.data.source, loaded.settings.data.root)
     results = []
-    judged = subject(loaded, on, seed) if any(name in PROBES for name in protocols) else None
+    judged = subject(loaded, on, seed, shared) if any(name in PROBES for name in protocols) else None
     floor = random_subject(judged, loaded) if judged is not None else None
     for name in protocols:
         if name in PROBES:
@@ -98,7 +102,8 @@ def evaluate(
             result = probe_residual(run, loaded, on=on, seed=seed)
         if elsewhere and on is not None and on.source == "folder" and on.root is not None:
             result["dataset"] = on.root.resolve().name
-        run.write_eval(f"{name}-{result['dataset']}" if elsewhere else name, result)
+        if not shared or rank() == 0:
+            run.write_eval(f"{name}-{result['dataset']}" if elsewhere else name, result)
         results.append(result)
     return results
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from prelax import augment
+from prelax.collectives import alone, gather_shares, share
 from prelax.config import DataSettings
 from prelax.data import ImageSet, load, subset
 from prelax.draws import Draws
@@ -37,6 +38,7 @@ class Subject:
     dropped: int | None = None  # test images left out because pre-training saw them; None: not compared
     verified: bool = False  # the run recorded what it was trained on, and these are those images
     kept: dict[str, Tensor] = field(default_factory=dict)
+    shared: bool = False  # features are computed in shares by all processes
 
     @property
     def classes(self) -> int:
@@ -51,18 +53,25 @@ class Subject:
         """Features of the images as they are, N x D."""
         if split not in self.kept:
             images = self.train.images if split == "train" else self.test.images
-            self.kept[split] = extract(self.backbone, images, self.preprocess, device=self.device, batch_size=BATCH)
+            self.kept[split] = extract(
+                self.backbone, images, self.preprocess, device=self.device, batch_size=BATCH, shared=self.shared
+            )
         return self.kept[split]
 
     def cropped(self, run: Callable[[Tensor], Tensor], pixels: Tensor, epoch: int) -> Tensor:
         """Features of the training images under an epoch's crops and flips, N x D; ``run`` is the frozen backbone."""
         found = []
-        for start in range(0, len(pixels), BATCH):
-            batch = pixels[start : start + BATCH].to(self.device, non_blocking=True)
+        mine = share(len(pixels), BATCH) if self.shared else range(len(pixels))
+        for start in range(mine.start, mine.stop, BATCH):
+            batch = pixels[start : min(start + BATCH, mine.stop)].to(self.device, non_blocking=True)
             rows = torch.arange(start, start + len(batch), device=self.device)
             draws = Draws(self.seed, rows).at("probe", "crops", epoch)
             found.append(run(self.crops(batch, draws).images))
-        return torch.cat(found)
+        whole = torch.cat(found) if found else None
+        if self.shared:
+            whole = gather_shares(whole, len(pixels), BATCH)
+        assert whole is not None
+        return whole
 
     @torch.no_grad()
     def cached_crops(self, sets: int) -> Tensor:
@@ -113,7 +122,7 @@ def probe_crops(loaded: Loaded) -> augment.Pipeline:
     return augment.Pipeline([replace(crop, size=loaded.size, scale=scale), *flips, normalise])
 
 
-def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0) -> Subject:
+def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0, shared: bool = False) -> Subject:
     """A loaded backbone and the labelled images of a dataset (its own by default), no test image seen before."""
     own = loaded.settings.data
     target = on or own
@@ -135,7 +144,16 @@ def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0) -> Su
     if pretraining is not None and pretraining.images.shape[1:] == test.images.shape[1:]:
         test, dropped = unseen(test, pretraining)
     return Subject(
-        loaded.backbone, loaded.preprocess, probe_crops(loaded), train, test, loaded.device, seed, dropped, verified
+        loaded.backbone,
+        loaded.preprocess,
+        probe_crops(loaded),
+        train,
+        test,
+        loaded.device,
+        seed,
+        dropped,
+        verified,
+        shared=shared,
     )
 
 
@@ -183,6 +201,7 @@ def random_subject(of: Subject, loaded: Loaded) -> Subject:
     return replace(of, backbone=net, kept={})
 
 
+@alone()
 @torch.no_grad()
 def settle_norms(net: nn.Module, of: Subject, images: int = 4096) -> nn.Module:
     """A network whose BatchNorms know the statistics of the training images."""

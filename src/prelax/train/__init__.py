@@ -3,6 +3,7 @@
 from prelax.train.engine import Engine, choose_device, effective_rank
 from prelax.train.optim import LARS, lr_schedule, tau_schedule
 from prelax.train.pretrain import pretrain
+from prelax.train.processes import Process, joined
 from prelax.train.step import Objective, Views
 from prelax.train.views import ViewMaker
 
@@ -10,10 +11,12 @@ __all__ = [
     "LARS",
     "Engine",
     "Objective",
+    "Process",
     "ViewMaker",
     "Views",
     "choose_device",
     "effective_rank",
+    "joined",
     "lr_schedule",
     "pretrain",
     "tau_schedule",

@@ -103,7 +103,7 @@ def train(
     epoch, step = restore(run, engine)
     wait_for_all(process)
     epochs, history = settings.train.epochs, [line for line in run.metrics() if line["epoch"] <= epoch]
-    probe = knn_probe(settings, engine, images) if settings.train.knn_every and process.writes else None
+    probe = knn_probe(settings, engine, images) if settings.train.knn_every else None
     shown = progress and process.writes
     with (
         interruptible() as interrupted,
@@ -268,7 +268,8 @@ def knn_probe(settings: Settings, engine: Engine, images: ImageSet | ShardSet) -
     test = load(settings.data, "test")
     if images.labels is None or test.labels is None:
         raise PrelaxError("train.knn_every needs labels, and the data have none; use train.knn_every=0")
-    return lambda: backbone_knn(engine.objective.network.backbone, settings, images, test, engine.device)
+    shared = engine.process.world > 1
+    return lambda: backbone_knn(engine.objective.network.backbone, settings, images, test, engine.device, shared)
 
 
 @contextlib.contextmanager
