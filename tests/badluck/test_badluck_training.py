@@ -275,23 +275,23 @@ def test_two_runs_into_one_folder_are_refused_by_its_lock(run: Path, refused: Re
 def test_a_device_out_of_memory_is_told_with_the_batch_to_try(
     tmp_path: Path, small: list[str], refused: Refuse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = Engine.compute
+    step, most = Engine.compute, 8
 
     def too_much(engine: Engine) -> None:
-        if engine.batch > 8:
+        if engine.batch > most:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has ...")
         step(engine)
 
     monkeypatch.setattr(Engine, "compute", too_much)
     words = ["pretrain", "digits/simsiam", *small, "train.epochs=1", "--quiet"]
-    batch = 32
-    for _ in range(5):
-        said = refused(*words, f"train.batch_size={batch}", "--out", tmp_path / f"run{batch}")
-        assert f"train.batch_size={batch}" in said
-        batch = int(said.rpartition("try train.batch_size=")[2])
-        if batch <= 8:
-            break
+    said = refused(*words, "train.batch_size=32", "--out", tmp_path / "run32")
+    assert "too little memory for train.batch_size=32" in said
+    batch = int(said.rpartition("tried and fits: try train.batch_size=")[2])
+    assert batch == 8
     assert main([*words, f"train.batch_size={batch}", "--out", str(tmp_path / "run")]) == 0  # what it said fits
+    most = 1
+    said = refused(*words, "train.batch_size=32", "--out", tmp_path / "run1")
+    assert "and even for 2: use a smaller model.backbone" in said
 
 
 @pytest.mark.parametrize("dies_at", [1, 2])

@@ -21,7 +21,7 @@ from prelax.run import Run
 from prelax.train.engine import Engine, choose_device, stopwatch
 from prelax.train.processes import Process, any_of, joined, wait_for_all
 from prelax.train.progress import Progress
-from prelax.train.suit import estimate, suit
+from prelax.train.suit import estimate, suit, too_little_memory
 from prelax.train.watching import watching
 
 COLLAPSED_STD = 0.05  # of unit embeddings times sqrt(d): about 1 when they spread over the sphere
@@ -79,15 +79,12 @@ def pretrain(
                     say(line)
                 for line in chosen:
                     run.log(line)
-            try:
+            with contextlib.suppress(torch.OutOfMemoryError):
                 if new_folder and process.world == 1:  # several would have to step together
                     tell_time(run, settings, images, device, say)
                 return train(run, settings, images, device, process, progress)
-            except torch.OutOfMemoryError:
-                raise PrelaxError(
-                    f"{device} has too little memory for train.batch_size={settings.train.batch_size}; "
-                    f"try train.batch_size={max(2, settings.train.batch_size // 2)}"
-                ) from None
+            # Here and not where it was caught: the error would hold on to the memory.
+            raise PrelaxError(too_little_memory(settings, images, device, process.world))
 
 
 def train(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from typing import Any
 
 import torch
 
+from prelax.collectives import alone
 from prelax.config import SUITED, Section, Settings, left_open
 from prelax.data import ImageSet, ShardSet
+from prelax.data.store import choose_store
 from prelax.train.engine import Engine
 from prelax.train.processes import Process
 
@@ -22,6 +25,7 @@ BACKBONE = {"cuda": "resnet18", "cpu": "resnet8"}
 SMALL_HEADS = {"projector_hidden": 256, "projector_dim": 256, "predictor_hidden": 64, "head_hidden": 64}
 WARMUP = 0.05  # of the epochs
 TINY = 20  # steps of a run that is over before an estimate would be
+ROOM = 0.85  # of a device's memory that a tried batch may take: compiling and capturing take some more
 PATIENCE = 4.0  # seconds a timed step may take
 
 
@@ -139,6 +143,43 @@ def with_values(settings: Settings, values: dict[str, Any]) -> Settings:
         section = changed.get(name, getattr(settings, name))
         changed[name] = section.model_copy(update={leaf: value})
     return settings.model_copy(update=changed)
+
+
+# -- what fits ---------------------------------------------------------------------------------------------------------
+
+
+def too_little_memory(settings: Settings, images: ImageSet | ShardSet, device: torch.device, processes: int = 1) -> str:
+    """A line about a batch that was too large, with one that is not: halved until a real step over it fits."""
+    batch = min(settings.train.batch_size, len(images))
+    said = f"{device} has too little memory for train.batch_size={batch}"
+    ballast = None
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+    smaller = batch // 2 // processes * processes
+    while smaller >= 2 * processes:
+        try:
+            if device.type == "cuda" and not isinstance(images, ShardSet):  # the pixels take their room too
+                need = images.images.numel()
+                if choose_store(need, device, images.file is not None) == "device":
+                    ballast = torch.empty(need, dtype=torch.uint8, device=device)
+                torch.cuda.reset_peak_memory_stats(device)
+            with alone():
+                step_time(settings, images, device, smaller // processes)
+            used = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+            if used <= ROOM * (torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 1):
+                return f"{said}; a step over {smaller} images was tried and fits: try train.batch_size={smaller}"
+        except torch.OutOfMemoryError:
+            pass
+        except RuntimeError:  # a device that is past trying
+            return f"{said}; try train.batch_size={smaller}"
+        finally:
+            ballast = None
+            if device.type == "cuda":
+                gc.collect()
+                torch.cuda.empty_cache()
+        smaller = smaller // 2 // processes * processes
+    return f"{said}, and even for {2 * processes}: use a smaller model.backbone, augment.size or model.projector_dim"
 
 
 # -- how long it will take ---------------------------------------------------------------------------------------------
