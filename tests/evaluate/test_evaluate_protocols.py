@@ -16,7 +16,7 @@ from prelax.evaluate.finetune import Tuning, finetune, tune
 from prelax.evaluate.knn import knn_accuracy
 from prelax.evaluate.labels import digest
 from prelax.evaluate.linear import Protocol
-from prelax.evaluate.probe import backbone_knn, knn, knn_few, linear, linear_fast, linear_tta, logistic
+from prelax.evaluate.probe import backbone_knn, knn, knn_few, linear, linear_fast, linear_tta, logistic, sets_for
 from prelax.evaluate.protocols import PROBES
 from prelax.evaluate.subject import probe_crops, random_subject, settle_norms
 from prelax.evaluate.transfer import transfer
@@ -251,6 +251,10 @@ def test_cached_crops_are_fewer_when_memory_is_short_and_the_result_says_so(judg
     assert linear_fast(judged, loaded.settings.evaluate, [0]).settings["cached_sets"] == 3
     monkeypatch.setattr(subject, "CACHE", 1)
     assert linear_fast(judged, loaded.settings.evaluate, [0]).settings["cached_sets"] == 1
+
+
+def test_the_fewer_the_images_the_more_sets_of_crops():
+    assert [sets_for(images) for images in (1_281_167, 50_000, 5_000, 100)] == [8, 8, 16, 16]
 
 
 def test_fine_tuning_learns_and_leaves_the_backbone_as_it_was(judged, loaded):

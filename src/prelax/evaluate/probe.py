@@ -22,7 +22,8 @@ from prelax.evaluate.logistic import choose_logistic
 from prelax.evaluate.subject import BATCH, Subject, near
 from prelax.loading import preprocess_of
 
-SETS = 8  # sets of crops the fast probe caches
+SETS = (8, 16)  # sets of crops the fast probe caches: of many images few, of few images many
+CROPS = 80_000  # of all sets together, between those bounds
 
 
 @dataclass(frozen=True)
@@ -107,14 +108,24 @@ def tta_views(subject: Subject) -> list[Callable[[], Tensor]]:
     return [partial(view, corner, mirror) for corner in corners for mirror in mirrors]
 
 
-def linear_fast(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int], sets: int = SETS) -> Outcome:
+def linear_fast(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int], sets: int | None = None) -> Outcome:
     """The paper's linear probe on cached features: a few sets of crops take turns instead of new ones every epoch."""
     protocol = LINEAR[settings.linear]
-    sets = subject.sets_that_fit(sets)
+    sets = subject.sets_that_fit(sets or sets_for(len(subject.train)))
     banks = subject.cached_crops(sets)
     probes = train_probes(lambda epoch: banks[epoch % sets], subject.labels("train"), subject.classes, protocol, seeds)
     found = score(probes.predict(subject.features("test")), subject.labels("test"))
     return Outcome(found, {**about(protocol, settings.linear), "cached_sets": sets}, list(seeds))
+
+
+def sets_for(images: int) -> int:
+    """How many sets of crops stand in for new ones every epoch (8 sets of 5,000 images were 0.4 points off).
+
+    >>> [sets_for(images) for images in (50_000, 8_000, 1_000)]
+    [8, 10, 16]
+    """
+    least, most = SETS
+    return max(least, min(most, CROPS // max(images, 1)))
 
 
 def about(protocol: Protocol, name: str) -> dict[str, Any]:

@@ -138,7 +138,7 @@ def draw(pictures: list[Tensor], names: list[str], gallery: ImageSet, cosine: Te
     figure = Figure(figsize=(1.1 * across, 1.35 * len(pictures)), layout="constrained")
     axes = figure.subplots(len(pictures), across, squeeze=False)
     for line, (picture, name) in enumerate(zip(pictures, names, strict=True)):
-        _show(axes[line][0], picture, f"query\n{name[:14]}")
+        _show(axes[line][0], picture, f"query\n{name if len(name) <= 14 else name[:13] + '…'}")
         for column in range(across - 1):
             told = describe(gallery, int(rows[line, column]), float(cosine[line, column]))
             title = f"{str(told['class'] or '')[:12]}\n{told['cosine']:.2f}"

@@ -160,7 +160,9 @@ def draw_tsne(
     labels = test.labels[rows].numpy() if test.labels is not None else np.full(len(rows), -1)
     classes = [label for label in np.unique(labels) if label >= 0]
     named = 0 < len(classes) <= 20  # more than that does not fit a legend
-    with figure(3.0 + (0.16 * -(-len(classes) // 4) if named else 0), path) as (drawing, written):
+    wide, high = np.ptp(places, axis=0) + 1e-9
+    height = min(3.3, max(1.5, 3.1 * high / wide))  # of the map: no more paper than it covers
+    with figure(height + (0.16 * -(-len(classes) // 4) if named else 0), path) as (drawing, written):
         axes = drawing.subplots()
         size = max(1.5, min(10.0, 6000 / len(rows)))
         unknown = labels < 0
@@ -199,8 +201,8 @@ def draw_retrieval(
     near = embedding.nearest(features)  # N x 15
     asked = embedding.sample(None, len(test), queries, seed)
     labels = test.labels if test.labels is not None else torch.full((len(test),), -1)
-    cell = 0.19
-    with figure(cell * len(asked) + 0.3, path) as (drawing, written):
+    cell = 0.165 if test.labels is not None else 0.19  # inches: names at the sides take their share of the column
+    with figure(cell * len(asked) + 0.2, path) as (drawing, written):
         axes = drawing.subplots()
         for row, query in enumerate(asked.tolist()):
             pictures = rgb(test.images[torch.tensor([query, *near[query].tolist()])])

@@ -23,14 +23,17 @@ def draw_bars(rows: Sequence[Mapping[str, Any]], path: Path | str) -> list[Path]
     shown = sorted((row for row in told if row["augmentation"] not in ("none", "clean")), key=lambda r: -r["accuracy"])
     with figure(0.21 * len(shown) + 0.55, path) as (drawing, written):
         axes = drawing.subplots()
+        widest = min(
+            108.0, 1.08 * max((row["accuracy"] + (finite(row.get("std")) or 0.0) for row in told), default=100.0)
+        )
         worst = min(shown, key=lambda row: row["accuracy"], default=None)
         for place, row in enumerate(shown):
             colour = WRONG if row is worst and len(shown) > 1 else PALETTE[0]
             axes.barh(
                 place, row["accuracy"], height=0.68, color=colour, xerr=finite(row.get("std")), error_kw={"lw": 0.7}
             )
-            inside = row["accuracy"] > 15  # outside it would meet the dashed line
-            clear = 1.2 + (finite(row.get("std")) or 0.0)  # of the whisker
+            inside = row["accuracy"] > 0.15 * widest  # outside it would meet the dashed line
+            clear = 0.012 * widest + (finite(row.get("std")) or 0.0)  # of the whisker
             axes.text(
                 row["accuracy"] + (-clear if inside else clear),
                 place,
@@ -43,10 +46,10 @@ def draw_bars(rows: Sequence[Mapping[str, Any]], path: Path | str) -> list[Path]
         axes.set_yticks(range(len(shown)), [str(row["augmentation"]) for row in shown])
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
-        axes.set_xlim(0, 108)
+        axes.set_xlim(0, max(widest, 1.0))
         axes.set_xlabel("test accuracy (%)")
-        if base is not None:
-            axes.axvline(base, color="black", linewidth=0.8, linestyle=(0, (3, 2)))
+        if base is not None:  # beneath the bars, or it would strike numbers out
+            axes.axvline(base, color="black", linewidth=0.8, linestyle=(0, (3, 2)), zorder=0.5)
             axes.set_title(f"dashed: no augmentation, {base:.1f} %", fontsize=6.5, fontweight="normal", loc="right")
     return written
 
