@@ -1,35 +1,112 @@
-"""What the pages say can be run, runs: every block after a line ``<!-- run -->``; and every link leads somewhere."""
+"""What the pages show can be done: their Python runs, their commands run or are understood, their links lead somewhere.
+
+A page is read from top to bottom, in a folder that holds nothing but ``photos``. Commands after a line ``<!-- run -->``
+are run; the others want hours or other people's files, and go through the program's own reading of them.
+"""
 
 import os
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import typer
+from PIL import Image
+
+from prelax.cli import app, main
+from prelax.cli.speech import state
+from prelax.config import resolve
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"<!-- run -->\n```(python|console)\n(.*?)\n```", re.DOTALL)
-BLOCKS = [
-    pytest.param(kind, code, id=f"{page.name}-{number}")
-    for page in PAGES
-    for number, (kind, code) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")), start=1)
-]
+ELSEWHERE = ("augmentations.md", "theory.md")  # their Python is run beside what it is about
+PYTHON = re.compile(r"```python\n(.*?)\n```", re.DOTALL)
+SHELL = re.compile(r"^(<!-- run -->\n)?```(?:console|bash|)\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
+QUICKLY = "train.epochs=1"  # of a folder: enough to see that it works
 
 
-@pytest.mark.parametrize(("kind", "code"), BLOCKS)
-def test_a_block_that_is_marked_runs(kind: str, code: str, tmp_path: Path) -> None:
-    commands = [[sys.executable, "-c", code]]
-    if kind == "console":
-        lines = [line.removeprefix("$ ") for line in code.splitlines() if line.startswith("$ ")]
-        assert lines
-        commands = [[sys.executable, "-m", *line.split()] for line in lines]
-    for command in commands:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, f"{' '.join(command[1:])}\n{done.stderr}"
+def text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def shell(page: Path, run: bool) -> list[list[str]]:
+    """The ``prelax`` commands of a page as words: those marked to be run, or the others."""
+    blocks = [block for mark, block in SHELL.findall(text(page)) if bool(mark) is run]
+    lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("prelax ")]
+
+
+def having(pages: list[Path], what: str) -> list[Path]:
+    has = {
+        "python": lambda page: PYTHON.search(text(page)) and page.name not in ELSEWHERE,
+        "run": lambda page: shell(page, True),
+        "shown": lambda page: shell(page, False),
+    }
+    return [page for page in pages if has[what](page)]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A folder with a dozen photos of two kinds in it, and the environment of a program started there."""
+    rng = np.random.default_rng(0)
+    for kind in ("sea", "wood"):
+        (tmp_path / "photos" / kind).mkdir(parents=True)
+        for number in range(12):
+            colours = rng.integers(0, 256, (3, 4, 3), dtype=np.uint8)
+            side = (int(rng.integers(60, 90)), 64)
+            Image.fromarray(colours).resize(side).save(tmp_path / "photos" / kind / f"{number}.jpg")
+    Image.fromarray(colours).resize((80, 60)).save(tmp_path / "photos" / "one.jpg")
+    monkeypatch.chdir(tmp_path)
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PRELAX_CACHE": str(tmp_path / "cache")}
+
+
+def runnable(block: str) -> str:
+    """A block as this machine can run it: on the CPU, and of one that wants files from the network its imports."""
+    block = block.replace('"cuda"', '"cpu"')
+    if "https://" in block:
+        compile(block, "page", "exec")
+        block = "\n".join(line for line in block.splitlines() if line.startswith(("from ", "import ")))
+    return block
+
+
+@pytest.mark.parametrize("page", having(PAGES, "python"), ids=lambda page: page.name)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, desk: dict[str, str]) -> None:
+    script = "\n".join(runnable(block) for block in PYTHON.findall(text(page)))
+    script = f"if __name__ == '__main__':\n    exec(compile({script!r}, {page.name!r}, 'exec'), globals())"
+    Path("page_script.py").write_text(script, encoding="utf-8")
+    done = subprocess.run([sys.executable, "page_script.py"], env=desk, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", having(PAGES, "run"), ids=lambda page: page.name)
+def test_the_commands_that_are_marked_run(
+    page: Path, desk: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PRELAX_CACHE", desk["PRELAX_CACHE"])
+    for words in shell(page, True):
+        quick = [QUICKLY] if words[:2] == ["pretrain", "folder"] and "train.epochs=" not in " ".join(words) else []
+        assert main([*words, *quick]) == 0, f"{' '.join(words)}\n{capsys.readouterr().err}"
+
+
+@pytest.mark.parametrize("page", having(PAGES, "shown"), ids=lambda page: page.name)
+def test_the_commands_that_are_only_shown_are_understood(page: Path) -> None:
+    program = typer.main.get_command(app)
+    for words in shell(page, False):
+        with program.make_context("prelax", words[:1]) as context:
+            name, command, _ = program.resolve_command(context, words[:1])  # type: ignore[attr-defined]
+            command.make_context(name, words[1:], parent=context).close()  # refuses options there are not
+        if words[0] == "pretrain" and "--resume" not in words:
+            resolve(words[1], [word for word in words[2:] if re.match(r"[a-z_.]+=", word)])
+    state.reset()
+
+
+def test_the_site_leads_to_every_page() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert {page.name for page in PAGES[1:]} == set(re.findall(r": ([a-z]+\.md)$", nav, re.MULTILINE))
 
 
 def test_the_readme_opens_with_the_two_commands() -> None:

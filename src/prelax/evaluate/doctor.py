@@ -171,7 +171,8 @@ def ignores_pretext(metrics: Lines, settings: Settings) -> Finding | None:
         return Finding(
             False,
             "pretext",
-            f"the residual ignores its pretext: {figures}; train longer, or try method.similarity=both, "
+            f"the residual ignores its pretext: {figures}; train longer, or try "
+            f"{'' if settings.method.similarity == 'both' else 'method.similarity=both, '}"
             "a higher method.gamma or train.warmup_epochs=10",
             deaf,
         )
