@@ -159,6 +159,7 @@ SUITED = (  # chosen for a folder of images by their size and number, where nobo
     "model.head_hidden",
     "train.epochs",
     "train.batch_size",
+    "train.lr",
     "train.warmup_epochs",
 )
 

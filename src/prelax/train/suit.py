@@ -23,6 +23,9 @@ EPOCHS = {"cuda": (50, 800), "cpu": (5, 200)}  # at least and at most, whatever 
 VIEW = {"cuda": 2048, "cpu": 128}  # pixels, at most
 BACKBONE = {"cuda": "resnet18", "cpu": "resnet8"}
 SMALL_HEADS = {"projector_hidden": 256, "projector_dim": 256, "predictor_hidden": 64, "head_hidden": 64}
+# For 256 images. resnet8 on 1,500 photos of ImageNette at 48 px, 20 epochs in batches of 64, seed 0: with 0.05 it ends
+# below random weights (kNN 26.8 % against 27.9), with 0.2 to 0.8 above (29.7 to 30.3), with 1.6 level (28.1).
+RATE, RATES = 0.05, {"resnet8": 0.4}  # the first is SimSiam's
 WARMUP = 0.05  # of the epochs
 TINY = 20  # steps of a run that is over before an estimate would be
 ROOM = 0.85  # of a device's memory that a tried batch may take: compiling and capturing take some more
@@ -64,6 +67,7 @@ def choices(settings: Settings, images: ImageSet | ShardSet, kind: str, processe
         "model.backbone": backbone,
         "train.batch_size": batch_for(count, BATCH[kind], processes),
         "train.epochs": epochs,
+        "train.lr": RATES.get(backbone, RATE),
         "train.warmup_epochs": round(WARMUP * epochs, 2),
     }
     if backbone == "resnet8":
@@ -125,6 +129,9 @@ def reasons(settings: Settings, wanted: dict[str, Any], images: ImageSet | Shard
         name = wanted["model.backbone"]
         why = "77 thousand weights, few enough for a CPU" if kind == "cpu" else "11.2 million weights, the paper's"
         lines.append(f"backbone {name} ({why})")
+    if "train.lr" in wanted:
+        why = "SimSiam's" if wanted["train.lr"] == RATE else "a small network takes more"
+        lines.append(f"learning rate {wanted['train.lr']} for 256 images ({why})")
     if "train.epochs" in wanted:
         epochs = wanted["train.epochs"]
         why = {EPOCHS[kind][0]: "the fewest that are chosen", EPOCHS[kind][1]: "the most that are chosen"}.get(
