@@ -115,6 +115,17 @@ def test_the_angle_is_read_off_all_four_copies_as_one_batch(name: str, small: bo
     assert loss.item() == pytest.approx(printed * net.scale, rel=1e-5)
 
 
+def test_augself_reads_the_difference_of_two_draws_off_both_features() -> None:
+    net, given = objective(name="augself", gamma=0.3), views(2)
+    h = net.features(net.network.online, given.images)
+    said = net.network.heads["augself"](torch.cat([h[0], h[1]], dim=-1)).detach().double().numpy()  # B x 2
+    one, two = (np.stack([drawn[spec.name].numpy() for spec in SPECS], axis=1) for drawn in given.targets)
+    wanted = ((said - (one - two)) ** 2).mean(0).mean()  # a squared error of each parameter, the mean of them
+    loss, seen = net(given)
+    assert seen["loss/augself"].item() == pytest.approx(wanted, rel=1e-5)
+    assert loss.item() == pytest.approx((2 * seen["loss/sim"].item() + 0.3 * wanted) / 4, rel=1e-5)
+
+
 def test_essls_small_views_reach_the_backbone_and_not_the_projector() -> None:
     net, given = objective(name="essl"), copies(6, small=True)
     before = net.network.online.projector.norms[0].num_batches_tracked.item()
