@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,7 +10,7 @@ from hypothesis import strategies as st
 
 from prelax.data import ImageSet
 from prelax.errors import PrelaxError
-from prelax.evaluate.labels import few, labelled, unseen
+from prelax.evaluate.labels import digest, digest_of, few, labelled, unseen
 
 
 def some(n, seed, labels=None):
@@ -78,3 +81,16 @@ def test_another_seed_draws_other_images():
 def test_a_few_that_makes_no_sense_is_refused(asked):
     with pytest.raises(PrelaxError):
         few(torch.arange(10), **asked)
+
+
+def test_the_digest_of_a_cached_set_is_kept_beside_its_pixels(tmp_path: Path) -> None:
+    pixels = torch.arange(96, dtype=torch.uint8).view(6, 1, 4, 4)
+    np.save(tmp_path / "pixels.npy", pixels.numpy())
+    cached = ImageSet("x", pixels, None, [], file=tmp_path / "pixels.npy")
+    assert digest_of(ImageSet("x", pixels, None, [])) == digest_of(cached) == digest(pixels)
+    assert (tmp_path / "digest.txt").read_text() == f"6 {digest(pixels)}"
+    for torn in ("", "5 " + "0" * 32, "6 nonsense"):
+        (tmp_path / "digest.txt").write_text(torn)
+        assert digest_of(cached) == digest(pixels)
+    (tmp_path / "digest.txt").write_text("6 " + "0" * 32)
+    assert digest_of(cached) == "0" * 32  # found, not computed again

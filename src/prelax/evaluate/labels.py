@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import re
 
 import torch
 from torch import Tensor
@@ -10,6 +12,7 @@ from torch import Tensor
 from prelax.data.images import ImageSet, fingerprints, subset
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
+from prelax.whole import replacing
 
 
 def labelled(images: ImageSet) -> ImageSet:
@@ -54,6 +57,23 @@ def digest(images: Tensor) -> str:
     for each in sorted(one for part in images.split(8192) for one in fingerprints(part)):
         total.update(each)
     return total.hexdigest()
+
+
+def digest_of(images: ImageSet) -> str:
+    """The `digest` of a set; of a cached one it is kept beside the pixels, which never change."""
+    if images.file is None:
+        return digest(images.images)
+    kept = images.file.with_name("digest.txt")
+    try:
+        count, _, found = kept.read_text().partition(" ")
+        if count == str(len(images)) and re.fullmatch("[0-9a-f]{32}", found):
+            return found
+    except (OSError, ValueError):
+        pass  # not kept yet
+    found = digest(images.images)
+    with contextlib.suppress(OSError), replacing(kept) as temporary:
+        temporary.write_text(f"{len(images)} {found}")
+    return found
 
 
 def few(labels: Tensor, *, share: float | None = None, per_class: int | None = None, seed: int = 0) -> Tensor:

@@ -16,7 +16,7 @@ from prelax.data import ImageSet, load, subset
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 from prelax.evaluate.features import Preprocess, extract, finite, forward, frozen
-from prelax.evaluate.labels import digest, labelled, unseen
+from prelax.evaluate.labels import digest_of, labelled, unseen
 from prelax.loading import Loaded, views_of
 
 BATCH = 2048  # images a forward pass; a frozen backbone in eval mode does not care which images share a batch
@@ -172,7 +172,7 @@ def same_images(loaded: Loaded, pretraining: ImageSet, target: DataSettings) -> 
         raise PrelaxError(
             f"{record} cannot be read; without it the test images cannot be told from training images"
         ) from None
-    if recorded != digest(pretraining.images):
+    if recorded != digest_of(pretraining):
         raise PrelaxError(
             f"the training images of {own.source} are not those {loaded.path} was trained on, so test images may be: "
             "restore the files and split it was trained with, or train again"

@@ -16,7 +16,7 @@ import torch
 from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, ShardStore, bar, load, load_training
 from prelax.errors import PrelaxError
-from prelax.evaluate.labels import digest
+from prelax.evaluate.labels import digest_of
 from prelax.run import Run
 from prelax.train.engine import Engine, choose_device, stopwatch
 from prelax.train.processes import Process, any_of, joined, wait_for_all
@@ -244,7 +244,7 @@ def note_data(run: Run, images: ImageSet | ShardSet) -> None:
     if isinstance(images, ShardSet):
         about["shards"] = images.digest
     else:
-        about["digest"] = digest(images.images)
+        about["digest"] = digest_of(images)
     about["labelled"] = 0 if images.labels is None else int((images.labels >= 0).sum())
     about["first"] = images.paths[0] if images.paths else None
     run.write("data.json", json.dumps(about) + "\n")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -159,34 +161,39 @@ def too_little_memory(settings: Settings, images: ImageSet | ShardSet, device: t
     """A line about a batch that was too large, with one that is not: halved until a real step over it fits."""
     batch = min(settings.train.batch_size, len(images))
     said = f"{device} has too little memory for train.batch_size={batch}"
-    ballast = None
-    if device.type == "cuda":
-        gc.collect()
-        torch.cuda.empty_cache()
     smaller = batch // 2 // processes * processes
     while smaller >= 2 * processes:
         try:
-            if device.type == "cuda" and not isinstance(images, ShardSet):  # the pixels take their room too
-                need = images.images.numel()
-                if choose_store(need, device, images.file is not None) == "device":
-                    ballast = torch.empty(need, dtype=torch.uint8, device=device)
-                torch.cuda.reset_peak_memory_stats(device)
-            with alone():
-                step_time(settings, images, device, smaller // processes)
-            used = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-            if used <= ROOM * (torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 1):
+            if fits(settings, images, device, smaller // processes):
                 return f"{said}; a step over {smaller} images was tried and fits: try train.batch_size={smaller}"
-        except torch.OutOfMemoryError:
-            pass
         except RuntimeError:  # a device that is past trying
             return f"{said}; try train.batch_size={smaller}"
-        finally:
-            ballast = None
-            if device.type == "cuda":
-                gc.collect()
-                torch.cuda.empty_cache()
         smaller = smaller // 2 // processes * processes
     return f"{said}, and even for {2 * processes}: use a smaller model.backbone, augment.size or model.projector_dim"
+
+
+def fits(settings: Settings, images: ImageSet | ShardSet, device: torch.device, rows: int) -> bool:
+    """Whether a training step over so many images fits the device, beside the pixels that stay there."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    try:
+        with alone(), pixels_of(images, device):
+            step_time(settings, images, device, rows)
+    except torch.OutOfMemoryError:
+        return False
+    if device.type != "cuda":
+        return True
+    return torch.cuda.max_memory_allocated(device) <= ROOM * torch.cuda.mem_get_info(device)[1]
+
+
+@contextlib.contextmanager
+def pixels_of(images: ImageSet | ShardSet, device: torch.device) -> Iterator[torch.Tensor | None]:
+    """As much of the device's memory as a set's pixels would take there, if that is where they would stay."""
+    need = images.images.numel() if isinstance(images, ImageSet) else 0
+    there = need > 0 and choose_store(need, device, isinstance(images, ImageSet) and images.file is not None)
+    yield torch.empty(need, dtype=torch.uint8, device=device) if there == "device" else None
 
 
 # -- how long it will take ---------------------------------------------------------------------------------------------
