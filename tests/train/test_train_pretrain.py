@@ -198,10 +198,33 @@ def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         pretrain(tiny("train.watch=wandb"), tmp_path / "run", progress=False)
 
 
+def test_a_probe_during_training_changes_no_bit_of_it(tmp_path: Path) -> None:
+    plain, probed = (
+        pretrain(tiny("train.epochs=3", f"train.knn_every={n}"), tmp_path / str(n), progress=False) for n in (0, 1)
+    )
+    lines = measured(probed)
+    assert all(line.pop("knn") > 0 for line in lines)
+    assert lines == measured(plain)
+    one, two = (run.load_checkpoint() for run in (plain, probed))
+    assert one is not None
+    assert two is not None
+    assert all(torch.equal(value, two["network"][name]) for name, value in one["network"].items())
+
+
 def test_metrics_are_json_a_line_an_epoch(tmp_path: Path) -> None:
     run = pretrain(tiny("train.epochs=2"), tmp_path / "run", progress=False)
     lines = [json.loads(text) for text in (run.path / "metrics.jsonl").read_text().splitlines()]
     wanted = {"epoch", "loss", "loss/sim", "residual_norm", "embedding_std", "effective_rank", "lr", "images_per_s"}
+    wanted |= {"seconds", "views_per_s", "data_wait"}
     assert [line["epoch"] for line in lines] == [1, 2]
     assert wanted <= lines[0].keys()
     assert os.path.exists(run.path / "checkpoint.pt")
+
+
+def test_wandb_gets_one_run_of_its_own_and_resuming_adds_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    run = pretrain(tiny("train.watch=wandb"), tmp_path / "run", progress=False)
+    pretrain(tiny("train.watch=wandb"), run.path, resume=True, progress=False)
+    assert len({folder.name.rpartition("-")[2] for folder in run.path.glob("wandb/offline-run-*")}) == 1

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -59,7 +60,10 @@ def tensorboard(run: Run) -> Iterator[Watch]:
 
 @contextlib.contextmanager
 def wandb(run: Run, settings: Settings) -> Iterator[Watch]:
-    """A run of the project ``prelax`` (``WANDB_PROJECT`` names another), under the run folder's name."""
+    """A run of the project ``prelax`` (``WANDB_PROJECT`` names another), under the run folder's name.
+
+    Its id goes by the folder's name and when it was made, so that a resumed run adds to the same curves.
+    """
     try:
         import wandb as service
     except ImportError:
@@ -68,7 +72,9 @@ def wandb(run: Run, settings: Settings) -> Iterator[Watch]:
 
     project = os.environ.get("WANDB_PROJECT", "prelax")
     config = settings.model_dump(mode="json")
-    with service.init(project=project, name=run.name, config=config, dir=str(run.path), resume="allow") as session:
+    made = f"{run.name} {run.read_config()[1].get('created')}"
+    about = {"id": hashlib.blake2b(made.encode(), digest_size=8).hexdigest(), "name": run.name, "dir": str(run.path)}
+    with service.init(project=project, config=config, resume="allow", **about) as session:
         yield lambda line: session.log(dict(numbers(line)), step=line["epoch"])
 
 
