@@ -354,5 +354,14 @@ def test_completion_knows_recipes_and_keys() -> None:
     assert "pretrain" in done.stdout
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_can_be_had_for_every_shell(
+    shell: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_PRELAX_COMPLETE", f"source_{shell}")
+    assert main([]) == 0
+    assert f"_PRELAX_COMPLETE=complete_{shell}" in capsys.readouterr().out
+
+
 def test_an_error_speaks_in_one_line() -> None:
     assert "\n" not in str(PrelaxError("one line"))

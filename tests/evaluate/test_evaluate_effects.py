@@ -190,3 +190,12 @@ def test_a_picture_shows_every_operation_with_its_numbers(run, tmp_path: Path):
     for said in ("rotation", "noise", "50", "61", "points lost"):
         assert said in text
     assert written[0].read_bytes().startswith(b"\x89PNG")
+
+
+def test_on_few_images_the_features_decide_and_not_the_accuracy() -> None:
+    rows = [row("solarise", 0, 74), row("jigsaw", 6, 5)]
+    assert [one["augmentation"] for one in candidates({"rows": rows, "test_images": 500})] == ["jigsaw", "solarise"]
+    few = candidates({"rows": rows, "test_images": 32})
+    assert [one["augmentation"] for one in few] == ["solarise", "jigsaw"]
+    assert "points" not in few[0]["why"]
+    assert few[1]["drop"] == 6  # still told

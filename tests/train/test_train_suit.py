@@ -221,6 +221,7 @@ def test_the_command_ends_with_a_page_and_commands_that_run(tmp_path: Path, caps
     assert "of 60 images are held out to measure on" in said
     atlas = atlas_of(page)
     assert len(atlas["labels"]) == 60  # all of one's own images can be found, held out or not
+    assert '<input type="search"' in page.read_text()
     assert {"red/photo 0.png", "blue/photo 1.png"} <= set(atlas["captions"])
     assert "knn" in Run.open(tmp_path / "a run").evals()  # labels are there to measure with
     commands = [shlex.split(line) for line in said.splitlines() if line.startswith("  prelax ")]

@@ -63,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return interrupted()
     except typer.Exit as error:
         return error.exit_code
+    except SystemExit as error:  # how typer ends --show-completion
+        return error.code if isinstance(error.code, int) else 0
     except BrokenPipeError:  # the reader of a pipe left, as in `prelax list recipes | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

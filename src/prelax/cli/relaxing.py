@@ -82,9 +82,14 @@ def augmentations(
 
 
 def heading(result: dict[str, Any]) -> str:
+    from prelax.evaluate.relaxing import FEW
+
     none = result["rows"][0]["accuracy"]
     title = f"{result['test_images']} images of {result['dataset']}"
-    return title if none is None else f"{title}, {none:.1f} % right untouched; read by {result['settings']['read_by']}"
+    if none is None:
+        return title
+    few = "; too few to go by accuracy, so by how far they move" if result["test_images"] < FEW else ""
+    return f"{title}, {none:.1f} % right untouched; read by {result['settings']['read_by']}{few}"
 
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:

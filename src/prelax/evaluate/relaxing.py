@@ -7,23 +7,27 @@ from typing import Any
 
 HARMS, HARMLESS = 5.0, 1.0  # points of accuracy: at least, at most
 FAR, NEAR = 30.0, 10.0  # where there are no labels: per cent of the way to another image
+FEW = 100  # test images: of fewer, one more or less that is right is points of accuracy
 OUTSIDE = 100.0  # further than another image is
 
 
 def candidates(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows of `effects` ranked for relaxing, each with ``advice`` (relax, strong, try, keep) and ``why``.
 
-    With labels the points of accuracy lost decide; without, how far the features move. The thresholds are ours and
-    rough: what counts is the order.
+    With labels the points of accuracy lost decide; without, or on fewer than a hundred test images, how far the
+    features move. The thresholds are ours and rough: what counts is the order.
 
     >>> row = {"augmentation": "rotation", "accuracy": 40.0, "drop": 55.0, "std": 2.0, "moved": 70.0}
     >>> found = candidates({"rows": [{"augmentation": "none"}, row]})
     >>> found[0]["advice"], found[0]["why"]
     ('relax', 'costs 55.0 points and moves an image 70 % of the way to another: to ignore it is to lose that')
     """
-    found = [{**row, **advice(row)} for row in result["rows"] if row["augmentation"] != "none"]
+    few = result.get("test_images", FEW) < FEW
+    rows = [row for row in result["rows"] if row["augmentation"] != "none"]
+    judged = [{**row, "drop": None} if few else row for row in rows]
     order = ("relax", "strong", "try", "keep")
-    return sorted(found, key=lambda row: (order.index(row["advice"]), -weight(row)))
+    found = [({**row, **advice(one)}, weight(one)) for row, one in zip(rows, judged, strict=True)]
+    return [row for row, _ in sorted(found, key=lambda pair: (order.index(pair[0]["advice"]), -pair[1]))]
 
 
 def weight(row: Mapping[str, Any]) -> float:

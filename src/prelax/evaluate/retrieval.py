@@ -129,7 +129,7 @@ def read_picture(path: Path | str, channels: int, side: int) -> Tensor:
 
 
 def draw(pictures: list[Tensor], names: list[str], gallery: ImageSet, cosine: Tensor, rows: Tensor, out: Path) -> None:
-    """A row a query: the picture, then what was found, each with its class and cosine."""
+    """A row a query: the picture, then what was found, each with its class (or file name) and cosine."""
     from matplotlib.figure import Figure
 
     from prelax.whole import writing
@@ -141,7 +141,8 @@ def draw(pictures: list[Tensor], names: list[str], gallery: ImageSet, cosine: Te
         _show(axes[line][0], picture, f"query\n{name if len(name) <= 14 else name[:13] + '…'}")
         for column in range(across - 1):
             told = describe(gallery, int(rows[line, column]), float(cosine[line, column]))
-            title = f"{str(told['class'] or '')[:12]}\n{told['cosine']:.2f}"
+            name = str(told["class"] or Path(str(told["path"] or "")).name)
+            title = f"{name[:12]}\n{told['cosine']:.2f}"
             _show(axes[line][column + 1], gallery.images[rows[line, column]], title)
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
