@@ -254,7 +254,7 @@ def test_cached_crops_are_fewer_when_memory_is_short_and_the_result_says_so(judg
 
 
 def test_the_fewer_the_images_the_more_sets_of_crops():
-    assert [sets_for(images) for images in (1_281_167, 50_000, 5_000, 100)] == [8, 8, 16, 16]
+    assert [sets_for(images) for images in (1_281_167, 50_000, 5_000, 100)] == [8, 8, 40, 40]
 
 
 def test_fine_tuning_learns_and_leaves_the_backbone_as_it_was(judged, loaded):
