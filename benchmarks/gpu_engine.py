@@ -34,7 +34,6 @@ def losses(recipe: str, mode: str, steps: int = 6) -> list[dict[str, float]]:
     for step in range(steps):
         engine.sums = {name: value.zero_() for name, value in engine.sums.items()}
         engine.set_rates(step)
-        engine.epoch.fill_(1)
         engine.ids.copy_(torch.arange(engine.batch, device=engine.device) + (step % 8) * engine.batch)
         engine.take_step()
         seen.append({name: float(value) for name, value in engine.sums.items()})

@@ -33,9 +33,30 @@ def test_views_of_two_draws_share_nothing() -> None:
 
 def test_an_images_views_do_not_depend_on_its_batch() -> None:
     made = maker("prelax-all")
-    whole, part = made.make(PIXELS, IDS, 3), made.make(PIXELS[5:], IDS[5:], torch.tensor(3))
+    whole, part = made.make(PIXELS, IDS, 3), made.make(PIXELS[5:], IDS[5:], made.keys(3))
     for a, b in zip(whole, part, strict=True):
         torch.testing.assert_close(a.shown.images[5:], b.shown.images, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["prelax-all", "essl", "looc"])
+def test_views_in_channels_last_are_the_same_views(method: str) -> None:
+    plain, last = maker(method), maker(method)
+    last.memory_format = torch.channels_last
+    a, b = plain(PIXELS, IDS, 2), last(PIXELS, IDS, 2)
+    assert b.images.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(a.images, b.images)
+    assert a.small is None or torch.equal(a.small, b.small)
+    for one, other in zip([*a.targets, *a.relaxed], [*b.targets, *b.relaxed], strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_compiled_rotation_is_the_eager_one() -> None:
+    eager, fused = maker("prelax-rot"), maker("prelax-rot")
+    alone = fused.relaxing[1][0].compiled()
+    fused.relaxing = {1: (alone, alone)}
+    a, b = eager(PIXELS, IDS, 2), fused(PIXELS, IDS, fused.keys(2))
+    assert torch.equal(a.images, b.images)
+    assert torch.equal(a.relaxed[2]["rotation.turns"], b.relaxed[2]["rotation.turns"])
 
 
 def test_epochs_and_seeds_draw_anew() -> None:

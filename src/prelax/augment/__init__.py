@@ -5,7 +5,7 @@ from prelax.augment.filters import Blur, Erase, Noise
 from prelax.augment.geometry import Crop, Flip, QuarterTurn
 from prelax.augment.host import batch_of, host_stage
 from prelax.augment.operation import Maybe, Named, Operation
-from prelax.augment.pipeline import Pipeline, relaxation, relaxed_view
+from prelax.augment.pipeline import Pipeline, relaxation, relaxed_pipelines, relaxed_view
 from prelax.augment.presets import OPERATIONS, PRESETS, as_set, operation, operations_of, preset, presets
 from prelax.augment.rearrange import FreeRotation, Jigsaw
 from prelax.augment.storage import load_record, save_record
@@ -39,6 +39,7 @@ __all__ = [
     "preset",
     "presets",
     "relaxation",
+    "relaxed_pipelines",
     "relaxed_view",
     "save_record",
 ]

@@ -76,12 +76,18 @@ class Pipeline:
             draws = draws.on_device()
         return Record(self._sample(shape, draws.key, draws.rows), self.specs)
 
-    def apply(self, images: Tensor, record: Record, dtype: torch.dtype = torch.float32) -> Tensor:
+    def apply(
+        self,
+        images: Tensor,
+        record: Record,
+        dtype: torch.dtype = torch.float32,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> Tensor:
         """The view that a record describes. The input is not modified."""
         self.check(images)
         if dtype not in FLOATS:
             raise PrelaxError(f"a view is float16, bfloat16 or float32, not {dtype}")
-        return self._apply(images, record.columns, dtype)
+        return self._apply(images, record.columns, dtype, memory_format)
 
     def replay(self, images: Tensor, record: Record, dtype: torch.dtype = torch.float32) -> Tensor:
         """The same view again, bit for bit, from its record (which may have been to disk and back)."""
@@ -117,8 +123,10 @@ class Pipeline:
             shape = output_shape(op, shape)
         return columns
 
-    def _apply_columns(self, images: Tensor, columns: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
-        return run(self.ops, images, columns).to(dtype)
+    def _apply_columns(
+        self, images: Tensor, columns: dict[str, Tensor], dtype: torch.dtype, memory_format: torch.memory_format
+    ) -> Tensor:
+        return run(self.ops, images, columns).to(dtype).contiguous(memory_format=memory_format)
 
 
 def output_shape(op: Operation, shape: Shape) -> Shape:
@@ -158,6 +166,13 @@ def relaxation(pipeline: Pipeline, op: Operation) -> Operation:
     return Named(op, f"relaxed-{op.name}") if any(op.name == other.name for other in pipeline.ops) else op
 
 
+def relaxed_pipelines(pipeline: Pipeline, op: Operation) -> tuple[Pipeline, Pipeline]:
+    """The operation alone, which draws it, and what shows it: see ``relaxed_view``."""
+    op = relaxation(pipeline, op)
+    alone, (before, after) = Pipeline((op,)), pipeline.stages
+    return alone, alone if trait(op, "moves_pixels") else Pipeline((*before, op, *after))
+
+
 def relaxed_view(
     pipeline: Pipeline,
     view: View,
@@ -165,6 +180,8 @@ def relaxed_view(
     images: Tensor,
     draws: Draws,
     given: Mapping[str, Tensor] | None = None,
+    made_by: tuple[Pipeline, Pipeline] | None = None,
+    memory_format: torch.memory_format = torch.contiguous_format,
 ) -> View:
     """The third view: view 1 with one more operation, sharing all of view 1's record.
 
@@ -178,17 +195,15 @@ def relaxed_view(
         images: the batch view 1 was made of (not looked at if the operation only moves pixels).
         draws: where the operation's parameters come from, for example ``draws.at("view", 3)``.
         given: parameters that are not drawn but given, by column, for example ``{"rotation.turns": turns}``.
+        made_by: ``relaxed_pipelines(pipeline, op)``, made once and perhaps compiled.
+        memory_format: of the view's images.
     """
-    op = relaxation(pipeline, op)
-    shape: Shape = tuple(view.images.shape)  # type: ignore[assignment]
-    params = op.make_params(shape, draws.at(op.name))
-    params |= {name: given[f"{op.name}.{name}"] for name in params if given and f"{op.name}.{name}" in given}
-    record = view.record.then(Record({f"{op.name}.{name}": c for name, c in params.items()}, op.targets))
-    if trait(op, "moves_pixels"):
-        return View(op.transform(view.images, params), record)
-    before, after = pipeline.stages
-    relaxed = run((*before, op, *after), images, record.columns)
-    return View(relaxed.to(view.images.dtype), record)
+    alone, shows = made_by or relaxed_pipelines(pipeline, op)
+    drawn = alone.sample(tuple(view.images.shape), draws)  # type: ignore[arg-type]
+    columns = {name: (given or {}).get(name, column) for name, column in drawn.items()}
+    record = view.record.then(Record(columns, alone.specs))
+    source = view.images if shows is alone else images
+    return View(shows.apply(source, record, view.images.dtype, memory_format), record)
 
 
 def _compile_or_eager(function: Callable[..., Any]) -> Callable[..., Any]:

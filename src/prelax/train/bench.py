@@ -111,7 +111,7 @@ def making(engine: Engine) -> Callable[[], Any]:
     """Drawing and making the views of a batch, launched as the engine launches it: alone, or as one graph."""
 
     def make() -> Any:
-        return engine.maker(engine.store.batch(engine.ids), engine.ids, engine.epoch)
+        return engine.maker(engine.store.batch(engine.ids), engine.ids, engine.keys)
 
     if not engine.capture:
         return make

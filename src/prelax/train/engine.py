@@ -109,7 +109,7 @@ class Engine:
         # The inputs of a captured step: the graph reads these very tensors.
         local = self.batch // self.process.world
         self.ids = torch.zeros(local, dtype=torch.int64, device=self.device)
-        self.epoch = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.keys = self.maker.keys(1).to(self.device)
         self.tau = torch.tensor(self.settings.method.tau, device=self.device)
         self.pixels: Tensor | None = None
         self.capture = cuda and self.fused
@@ -127,7 +127,7 @@ class Engine:
         ids = self.walk(self.settings.seed, epoch, self.batch)
         local = self.batch // self.process.world
         mine = ids[:, self.process.rank * local : (self.process.rank + 1) * local].contiguous()
-        self.epoch.fill_(epoch)
+        self.keys.copy_(self.maker.keys(epoch))
         on_device = mine.to(self.device)
         feed = None if self.store.where == "device" else self.store.batches(mine[first:].flatten(), local)
         for step in range(first, self.steps):
@@ -184,7 +184,7 @@ class Engine:
         self.optimizer.zero_grad(set_to_none=True)
         pixels = self.pixels if self.pixels is not None else self.store.batch(self.ids)
         labels = self.labels[self.ids] if self.labels is not None else None
-        views = self.maker(pixels, self.ids, self.epoch, labels)
+        views = self.maker(pixels, self.ids, self.keys, labels)
         loss, seen = self.module(views)
         loss.backward()
         self.optimizer.step()

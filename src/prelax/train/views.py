@@ -46,21 +46,47 @@ class ViewMaker:
         self.pipelines = {1: one, 2: two}
         if any(view.small for view in self.views):
             self.pipelines[SMALL] = small_pipeline(one, self.small_size, settings)
-        wanted = settings.augment.compile
-        if wanted == "always" or (wanted == "auto" and device.type == "cuda"):
-            self.pipelines = {number: pipeline.compiled() for number, pipeline in self.pipelines.items()}
         self.relax = self.small_relax = None
+        self.relaxing: dict[int, tuple[augment.Pipeline, augment.Pipeline]] = {}
         if any(view.relaxed for view in self.views):
             self.relax, self.small_relax = (
                 augment.relaxation(one, augment.as_set(settings.method.relax, (one, two), side, channels))
                 for side in (self.size, self.small_size)
             )
+            self.relaxing = {
+                number: augment.relaxed_pipelines(pipeline, self.small_relax if number == SMALL else self.relax)
+                for number, pipeline in self.pipelines.items()
+            }
+        wanted = settings.augment.compile
+        if wanted == "always" or (wanted == "auto" and device.type == "cuda"):
+            self.pipelines = {number: pipeline.compiled() for number, pipeline in self.pipelines.items()}
+            self.relaxing = {number: _compiled(*pair) for number, pair in self.relaxing.items()}
         self.relaxed_specs: tuple[Target, ...] = self.relax.targets if self.relax is not None else ()
         self.dtype = torch.float32
         self.memory_format = torch.contiguous_format
 
+    def keys(self, epoch: int) -> Tensor:
+        """Where the draws of an epoch begin, a key for each draw and each view: what a captured step reads.
+
+        A tensor of these in place of the number of the epoch gives the same views.
+        """
+        draws = Draws(self.seed, 1).at("augment", epoch)
+        places = [draws.at(*place).on_device().key for place in self._places()]
+        return torch.stack(places)  # type: ignore[arg-type]
+
+    def _places(self) -> list[tuple[str, int]]:
+        seen = dict.fromkeys(view.draw for view in self.views)
+        return [*(("draw", draw) for draw in seen), *(("view", n) for n in range(1, len(self.views) + 1))]
+
     def __call__(self, pixels: Tensor, ids: Tensor, epoch: int | Tensor, labels: Tensor | None = None) -> Views:
-        """The views of a batch. ``ids``: the number of each image in the data set."""
+        """The views of a batch.
+
+        Args:
+            pixels: uint8, B x C x H x W.
+            ids: the number of each image in the data set.
+            epoch: its number, or its ``keys`` on the device.
+            labels: passed on.
+        """
         views = [made.shown for made in self.make(pixels, ids, epoch)]
         full, small = (
             [view.images for view, spec in zip(views, self.views, strict=True) if spec.small is which]
@@ -79,24 +105,35 @@ class ViewMaker:
 
     def make(self, pixels: Tensor, ids: Tensor, epoch: int | Tensor) -> list[Made]:
         """Each view with the pipeline that drew it and what it was before the relaxed augmentation."""
-        draws = Draws(self.seed, ids, pixels.device).at("augment", epoch)
+        keys = epoch if isinstance(epoch, Tensor) else self.keys(epoch).to(pixels.device)
+        draws = {place: Draws(keys[n], ids, pixels.device) for n, place in enumerate(self._places())}
         drawn: dict[int, View] = {}
         views: list[Made] = []
         for number, view in enumerate(self.views, start=1):
-            pipeline = self.pipelines[SMALL if view.small else 2 if view.draw == 2 else 1]
+            which = SMALL if view.small else 2 if view.draw == 2 else 1
+            pipeline = self.pipelines[which]
             if view.draw not in drawn:
-                record = pipeline.sample(tuple(pixels.shape), draws.at("draw", view.draw))  # type: ignore[arg-type]
+                record = pipeline.sample(tuple(pixels.shape), draws["draw", view.draw])  # type: ignore[arg-type]
                 shared = (
                     {name: c for name, c in drawn[1].record.items() if _belongs(name, view.shares)} if drawn else {}
                 )
                 record = Record({**record.columns, **shared}, record.specs)
-                drawn[view.draw] = View(pipeline.apply(pixels, record, self.dtype), record)
+                drawn[view.draw] = View(pipeline.apply(pixels, record, self.dtype, self.memory_format), record)
             shown = drawn[view.draw]
             if view.relaxed:
                 relax = self.small_relax if view.small else self.relax
                 assert relax is not None
                 given = self.given(view, views, len(ids), pixels.device)
-                shown = augment.relaxed_view(pipeline, shown, relax, pixels, draws.at("view", number), given)
+                shown = augment.relaxed_view(
+                    pipeline,
+                    shown,
+                    relax,
+                    pixels,
+                    draws["view", number],
+                    given,
+                    self.relaxing[which],
+                    self.memory_format,
+                )
             views.append(Made(pipeline, drawn[view.draw], shown))
         return views
 
@@ -122,6 +159,12 @@ def small_pipeline(one: augment.Pipeline, size: int, settings: Settings) -> augm
         return replace(op, size=size, scale=scale)
 
     return augment.Pipeline([smaller(op) for op in one.ops])
+
+
+def _compiled(alone: augment.Pipeline, shows: augment.Pipeline) -> tuple[augment.Pipeline, augment.Pipeline]:
+    """Both compiled; one and the same stay so."""
+    fused = alone.compiled()
+    return fused, fused if shows is alone else shows.compiled()
 
 
 def _belongs(column: str, operations: tuple[str, ...]) -> bool:
