@@ -84,7 +84,11 @@ class MethodSettings(Section):
     )
     reverse: bool = Field(False, description="R2S with r21 in place of r12; R3S with r13 where there is no R2S")
     pl_anchor: Literal["same", "other", "none"] = Field(
-        "same", description="RotPL reads z3 - z1 (the paper's letter), z3 - z2 (another crop, other colours), or z3 alone"
+        "same",
+        description="RotPL reads z3 - z1 (the paper's letter), z3 - z2 (another crop, other colours), or z3 alone",
+    )
+    std_anchor: Literal["other", "none"] = Field(
+        "other", description="PL reads z1 - z2 (the paper's letter), or z1 alone"
     )
     pl_reads: Literal["embedding", "backbone"] = Field(
         "embedding", description="PL and RotPL read the residual of embeddings z (the paper's letter) or of features h"

@@ -195,6 +195,9 @@ def test_the_angle_may_be_read_off_the_rotated_view_alone() -> None:
     asked = {"name": "r3s+rotpl", "gamma": 1.0, "residual_gradient": "detach-in-g"}
     assert reached(pl_anchor="none", **asked) == [False, False, True]
     assert reached(pl_anchor="same", **asked) == [True, False, True]
+    std = {"name": "r2s+pl", "gamma": 1.0, "residual_gradient": "detach-in-g"}
+    assert reached(std_anchor="none", **std) == [True, False]
+    assert reached(std_anchor="other", **std) == [True, True]
 
 
 def test_the_pretext_may_read_the_backbone_instead_of_the_embedding() -> None:

@@ -201,10 +201,10 @@ class Objective(nn.Module):
         loss = self.losses[term.name]
         if term.kind in ("pl", "relaxpl"):
             read = h if self.settings.pl_reads == "backbone" else z
-            if term.kind == "pl":
-                return loss(head(self.residual(read, i, term.views[1])), drawn[i - 1])
-            j = {"same": term.views[1], "other": 2, "none": None}[self.settings.pl_anchor]
-            return loss(head(read[i - 1] if j is None else self.residual(read, i, j)), relaxed[i - 1])
+            anchor = self.settings.std_anchor if term.kind == "pl" else self.settings.pl_anchor
+            j = {"same": term.views[1], "other": 2, "none": None}[anchor]
+            r = read[i - 1] if j is None else self.residual(read, i, j)
+            return loss(head(r), (drawn if term.kind == "pl" else relaxed)[i - 1])
         if term.kind == "predict":
             copies = [relaxed[view - 1] for view in term.views]
             drawn_for = {spec.name: torch.cat([copy[spec.name] for copy in copies]) for spec in loss.specs}
