@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import itertools
+import shutil
 import tarfile
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -132,6 +136,25 @@ def test_missing_and_damaged_shards_are_refused_in_one_line(tmp_path: Path):
     (tmp_path / "train-001.tar").write_bytes(whole[:700])
     with pytest.raises(PrelaxError, match=r"train-001\.tar cannot be read"):
         list(samples(str(tmp_path / "train-001.tar")))
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="webdataset reads http through curl")
+def test_shards_come_from_a_server_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    expected = write(tmp_path)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *words: None)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        shards = open_shards(address + "/train-{000..004}.tar", image_size=16, cache=tmp_path / "cache")
+        opened = ShardStore(shards, "cpu", workers=0)
+        assert torch.equal(opened.batch(torch.arange(28)), expected)
+        opened.close()
+        with pytest.raises(
+            PrelaxError, match=r"shard http://.*/none\.tar cannot be read: (empty file|.*failed \(exit 22\))$"
+        ):
+            open_shards(address + "/none.tar", image_size=16, cache=tmp_path / "cache")
+        server.shutdown()
 
 
 def test_processes_decode_what_a_thread_decodes(tmp_path: Path):

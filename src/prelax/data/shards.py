@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -120,7 +121,10 @@ def samples(url: str) -> Iterator[tuple[bytes, str | None]]:
     from webdataset.tariterators import group_by_keys, tar_file_expander, url_opener
 
     def stop(error: Exception) -> bool:
-        raise PrelaxError(f"shard {url} cannot be read: {reason(error)}") from None
+        said = error.args[0] if len(error.args) > 1 and isinstance(error.args[0], str) else reason(error)
+        if failed := re.search(r": exit (\d+)", str(error)):
+            said = f"the command that fetches it failed (exit {failed[1]})"
+        raise PrelaxError(f"shard {url} cannot be read: {said}") from None
 
     opened = url_opener([{"url": url}], handler=stop)
     for sample in group_by_keys(tar_file_expander(opened, handler=stop)):
