@@ -74,7 +74,8 @@ class Tiny(nn.Sequential):
     features = 8
 
     def __init__(self, channels):
-        super().__init__(nn.Conv2d(channels, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        layers = nn.Conv2d(channels, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        super().__init__(*layers)
 
 class Wide(nn.Linear):
     def __init__(self, channels):
