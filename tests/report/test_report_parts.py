@@ -119,7 +119,7 @@ def test_the_grid_shows_the_views_training_drew() -> None:
     images = load(settings.data, "train").images[[5, 9]]
     ids = torch.tensor([5, 9])
     found = strips(settings, images, ids, ["a", "b"], epoch=3)
-    views = views_of(settings, 1, 16)(images, ids, torch.tensor(3)).images.view(3, 2, 1, 16, 16)
+    views = views_of(settings, 1, 16)(images, ids, 3).images.view(3, 2, 1, 16, 16)
     pipeline = views_of(settings, 1, 16).pipelines[1]
     for view in range(3):
         shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(found[1].shots[view].uri.split(",")[1]))))
