@@ -72,6 +72,14 @@ def test_a_residual_at_chance_ignores_its_pretext():
     assert "1.386" in finding.found
 
 
+def test_a_relative_angle_that_is_read_without_effort_teaches_little():
+    easy = [line(1), line(2, **{"loss/rotpl": 0.013})]
+    assert "method.pl_anchor=none" in told(easy)["pretext"].found
+    assert not told(easy)["pretext"].fine
+    alone = diagnose(easy, resolve("digits/prelax-rot", ["method.pl_anchor=none"]))
+    assert next(finding for finding in alone if finding.what == "pretext").fine
+
+
 def test_a_knn_that_fell_is_told():
     assert not told([line(1, knn=60.0), line(2, knn=70.0), line(3, knn=50.0)])["kNN"].fine
 

@@ -18,6 +18,7 @@ THIN_STD = 0.5
 WAITING = 0.2  # share of an epoch spent waiting for pixels
 SLOWED = 0.6  # of the run's own median speed
 IGNORED = 0.97  # of the loss of a guess
+EASY = 0.05  # of it: on CIFAR-10 the angle of a residual fell to 0.002-0.02 of a guess, and the features with it
 UNLEARNT = ("supervised", "rotation")  # methods whose embeddings are not compared
 
 Lines = Sequence[Mapping[str, Any]]
@@ -175,6 +176,15 @@ def ignores_pretext(metrics: Lines, settings: Settings) -> Finding | None:
             f"{'' if settings.method.similarity == 'both' else 'method.similarity=both, '}"
             "a higher method.gamma or train.warmup_epochs=10",
             deaf,
+        )
+    easy = {key: EASY * guess for share, key, _, guess in told if key == "loss/rotpl" and share < EASY}
+    if easy and settings.method.pl_anchor != "none":
+        return Finding(
+            False,
+            "pretext",
+            f"too easy to teach much: {figures}; an image and its own changed copy differ in ways that need no "
+            "understanding; try method.pl_anchor=none, or a lower method.gamma",
+            easy,
         )
     return Finding(True, "pretext", f"the residual knows what was done: {figures}")
 
