@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torchvision
 from torch import nn
 
 from prelax.nets import MLP, Encoder, ViewNorm2d, backbone, keeps_views_apart, normalise_views, projector, set_views
@@ -29,6 +30,46 @@ def test_one_pass_equals_views_sent_one_after_another(views: int) -> None:
     torch.testing.assert_close(y.grad, x.grad, rtol=1e-4, atol=1e-5)
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(together.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_sum_and_a_relu_in_the_same_call_have_autograds_gradients(relu: bool, adds: bool, compiled: bool) -> None:
+    torch.manual_seed(0)
+    plain, together = nn.BatchNorm2d(3).double(), ViewNorm2d(3).double()
+    with torch.no_grad():
+        plain.weight.uniform_(-2, 2)  # a negative one turns what the ReLU cuts
+        plain.bias.normal_()
+    together.load_state_dict(plain.state_dict())
+    set_views(together, 2)
+    x, shortcut = (torch.randn(8, 3, 4, 4, dtype=torch.float64).to(memory_format=torch.channels_last) for _ in "ab")
+    ends = [(x.clone().requires_grad_(), shortcut.clone().requires_grad_()) for _ in "ab"]
+    wanted = torch.cat([plain(view) for view in ends[0][0].chunk(2)]) + (ends[0][1] if adds else 0)
+    wanted = wanted.relu() if relu else wanted
+    run = torch.compile(together, backend="aot_eager", fullgraph=True) if compiled else together
+    found = run(ends[1][0], add=ends[1][1] if adds else None, relu=relu)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(found, wanted)
+    weight = torch.randn_like(wanted)
+    for y in (wanted, found):
+        (y * weight).sum().backward()
+    torch.testing.assert_close(ends[1][0].grad, ends[0][0].grad)
+    if adds:
+        torch.testing.assert_close(ends[1][1].grad, ends[0][1].grad)
+    torch.testing.assert_close(together.weight.grad, plain.weight.grad)
+    torch.testing.assert_close(together.bias.grad, plain.bias.grad)
+    torch.testing.assert_close(together.running_var, plain.running_var)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_a_resnet_is_torchvisions(name: str) -> None:
+    ours, theirs = backbone(name, "imagenet"), getattr(torchvision.models, name)()
+    theirs.fc = nn.Identity()
+    theirs.load_state_dict(ours.state_dict())
+    images = torch.randn(2, 3, 40, 40)
+    for mode in (True, False):
+        torch.testing.assert_close(ours.train(mode)(images), theirs.train(mode)(images))
 
 
 def test_eval_mode_uses_the_running_averages() -> None:

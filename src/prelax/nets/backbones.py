@@ -8,11 +8,11 @@ import sys
 
 import torchvision
 from torch import Tensor, nn
-from torchvision.models.resnet import BasicBlock
+from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from prelax.config import nearest
 from prelax.errors import PrelaxError
-from prelax.nets.norm import ViewNorm2d
+from prelax.nets.norm import ViewNorm2d, normalised
 
 BACKBONES = {
     "resnet8": "three stages of 16, 32 and 64 channels, for digits and demonstrations (77k weights)",
@@ -21,6 +21,41 @@ BACKBONES = {
     "resnet50": "torchvision's ResNet-50 (23.5M)",
     "timm:NAME": "any model of the timm package, for example timm:convnext_nano (pip install 'prelax[timm]')",
     "MODULE:CLASS": "a network of your own: an nn.Module that is made with channels=N and has features, its width",
+}
+
+
+class Basic(BasicBlock):
+    """torchvision's block, with what follows a normalisation said in the same call."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        out = normalised(self.bn1, self.conv1(x), relu=True)
+        return normalised(self.bn2, self.conv2(out), shortcut, relu=True)
+
+
+class Deep(Bottleneck):
+    """torchvision's block of three, in the same way."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        out = normalised(self.bn1, self.conv1(x), relu=True)
+        out = normalised(self.bn2, self.conv2(out), relu=True)
+        return normalised(self.bn3, self.conv3(out), shortcut, relu=True)
+
+
+class ResNet(torchvision.models.ResNet):
+    """torchvision's network of these blocks: its names, its initial weights, its state dict."""
+
+    def _forward_impl(self, x: Tensor) -> Tensor:
+        x = self.maxpool(normalised(self.bn1, self.conv1(x), relu=True))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(self.avgpool(x).flatten(1))
+
+
+LAYERS: dict[str, tuple[type[Basic | Deep], list[int]]] = {
+    "resnet18": (Basic, [2, 2, 2, 2]),
+    "resnet34": (Basic, [3, 4, 6, 3]),
+    "resnet50": (Deep, [3, 4, 6, 3]),
 }
 
 
@@ -46,7 +81,7 @@ def backbone(name: str, stem: str = "auto", channels: int = 3, image_size: int |
         return ResNet8(channels)
     if name not in BACKBONES:
         raise PrelaxError(f"no backbone {name!r}{nearest(name, BACKBONES)}")
-    net = getattr(torchvision.models, name)(weights=None, norm_layer=ViewNorm2d)
+    net = ResNet(*LAYERS[name], norm_layer=ViewNorm2d)
     net.features = net.fc.in_features
     net.fc = nn.Identity()
     if small:
@@ -96,7 +131,6 @@ class ResNet8(nn.Module):
         self.features = widths[-1]
         self.conv1 = nn.Conv2d(channels, widths[0], kernel_size=3, stride=2, padding=1, bias=False)
         self.bn1 = ViewNorm2d(widths[0])
-        self.relu = nn.ReLU(inplace=True)
         self.layer1 = self._stage(widths[0], widths[0], stride=1)
         self.layer2 = self._stage(widths[0], widths[1], stride=2)
         self.layer3 = self._stage(widths[1], widths[2], stride=2)
@@ -110,9 +144,9 @@ class ResNet8(nn.Module):
         shortcut = None
         if before != width:
             shortcut = nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False), ViewNorm2d(width))
-        return nn.Sequential(BasicBlock(before, width, stride, shortcut, norm_layer=ViewNorm2d))
+        return nn.Sequential(Basic(before, width, stride, shortcut, norm_layer=ViewNorm2d))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.relu(self.bn1(self.conv1(x)))
+        x = normalised(self.bn1, self.conv1(x), relu=True)
         x = self.layer3(self.layer2(self.layer1(x)))
         return self.avgpool(x).flatten(1)  # B x 64
