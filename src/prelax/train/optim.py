@@ -84,7 +84,7 @@ def optimizer(network: nn.Module, settings: TrainSettings, device: torch.device)
         for part in parts:
             part["betas"] = (settings.momentum, 0.999)
         return torch.optim.AdamW(parts, rate, weight_decay=decay, fused=cuda or None, capturable=cuda)
-    return torch.optim.SGD(parts, rate, settings.momentum, weight_decay=decay, fused=cuda or None)
+    return torch.optim.SGD(parts, rate, settings.momentum, weight_decay=decay, fused=True)
 
 
 def peak_lr(settings: TrainSettings) -> float:
