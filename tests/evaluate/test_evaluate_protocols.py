@@ -166,7 +166,11 @@ def test_the_floor_is_the_same_probe_on_random_weights(judged, loaded):
 def test_settled_norms_know_the_statistics_of_the_images(judged, loaded):
     net = settle_norms(loaded.fresh(0), judged, images=512)
     caught = []
-    handle = net.bn1.register_forward_hook(lambda module, args, out: caught.append(out.clone()))  # ReLU is in place
+
+    def catch(norm, args, out):  # what comes out has been through the ReLU
+        caught.append(torch.nn.functional.batch_norm(args[0], norm.running_mean, norm.running_var))
+
+    handle = net.bn1.register_forward_hook(catch)
     with torch.no_grad():
         net(judged.preprocess(judged.train.images))
     handle.remove()
