@@ -337,3 +337,16 @@ def test_an_albumentations_stage_gets_arrays_by_name() -> None:
     albumentations = pytest.importorskip("albumentations")
     stage = host_stage(albumentations.Compose([albumentations.HorizontalFlip(p=1.0)]))
     assert torch.equal(batch_of(stage, pictures()), pictures().flip(-1))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("os:abort", "abort is no class"),  # would end Python if it were called
+        ("no_such_module:Thing", "no_such_module"),
+        ("collections:OrderedDict", "lacks name"),
+    ],
+)
+def test_an_augmentation_by_module_and_class_is_a_class_of_the_right_parts(name: str, said: str) -> None:
+    with pytest.raises(PrelaxError, match=said):
+        operation(name)

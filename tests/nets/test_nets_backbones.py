@@ -93,11 +93,11 @@ def test_a_network_of_ones_own_is_imported_by_name(tmp_path: Path, monkeypatch: 
     assert net(torch.zeros(2, 4, 16, 16)).shape == (2, net.features)
     for name, says in [
         ("own_networks:Wide", "set self.features"),
-        ("own_networks:function", "function is no nn.Module"),
+        ("own_networks:function", "function is no Module"),
         ("own_networks:Missing", "Missing"),
         ("no_such_module:Tiny", "no_such_module"),
-        ("os:_exit", "_exit is no nn.Module"),
-        (":", "docs/extending.md"),
+        ("os:_exit", "_exit is no Module"),
+        (":", "must be MODULE:CLASS"),
     ]:
         with pytest.raises(PrelaxError, match=says):
             backbone(name)

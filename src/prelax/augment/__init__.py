@@ -5,7 +5,7 @@ from prelax.augment.filters import Blur, Erase, Noise
 from prelax.augment.geometry import Crop, Flip, QuarterTurn
 from prelax.augment.host import batch_of, host_stage
 from prelax.augment.operation import Maybe, Named, Operation
-from prelax.augment.pipeline import Pipeline, relaxation, relaxed_pipelines, relaxed_view
+from prelax.augment.pipeline import Pipeline, relaxation, relaxed_pipelines, relaxed_view, show_relaxed
 from prelax.augment.presets import OPERATIONS, PRESETS, as_set, operation, operations_of, preset, presets
 from prelax.augment.rearrange import FreeRotation, Jigsaw
 from prelax.augment.storage import load_record, save_record
@@ -42,4 +42,5 @@ __all__ = [
     "relaxed_pipelines",
     "relaxed_view",
     "save_record",
+    "show_relaxed",
 ]

@@ -180,8 +180,6 @@ def relaxed_view(
     images: Tensor,
     draws: Draws,
     given: Mapping[str, Tensor] | None = None,
-    made_by: tuple[Pipeline, Pipeline] | None = None,
-    memory_format: torch.memory_format = torch.contiguous_format,
 ) -> View:
     """The third view: view 1 with one more operation, sharing all of view 1's record.
 
@@ -195,10 +193,20 @@ def relaxed_view(
         images: the batch view 1 was made of (not looked at if the operation only moves pixels).
         draws: where the operation's parameters come from, for example ``draws.at("view", 3)``.
         given: parameters that are not drawn but given, by column, for example ``{"rotation.turns": turns}``.
-        made_by: ``relaxed_pipelines(pipeline, op)``, made once and perhaps compiled.
-        memory_format: of the view's images.
     """
-    alone, shows = made_by or relaxed_pipelines(pipeline, op)
+    return show_relaxed(relaxed_pipelines(pipeline, op), view, images, draws, given)
+
+
+def show_relaxed(
+    pipelines: tuple[Pipeline, Pipeline],
+    view: View,
+    images: Tensor,
+    draws: Draws,
+    given: Mapping[str, Tensor] | None = None,
+    memory_format: torch.memory_format = torch.contiguous_format,
+) -> View:
+    """``relaxed_view`` by pipelines of ``relaxed_pipelines`` that were made once, and perhaps compiled."""
+    alone, shows = pipelines
     drawn = alone.sample(tuple(view.images.shape), draws)  # type: ignore[arg-type]
     columns = {name: (given or {}).get(name, column) for name, column in drawn.items()}
     record = view.record.then(Record(columns, alone.specs))

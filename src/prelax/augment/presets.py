@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib
-import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +14,7 @@ from prelax.augment.operation import Maybe, Operation, trait
 from prelax.augment.pipeline import Pipeline
 from prelax.augment.rearrange import FreeRotation, Jigsaw
 from prelax.errors import PrelaxError
+from prelax.own import make_own
 
 CIFAR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -225,15 +223,8 @@ def as_set(name: str, pipelines: Sequence[Pipeline], size: int, channels: int = 
 
 
 def _own(name: str, options: dict[str, Any]) -> Operation:
-    """A user's class, imported from where Python finds modules (the folder a command is run in among them)."""
-    module, _, attribute = name.partition(":")
-    where = os.getcwd()
-    try:
-        if where not in sys.path:
-            sys.path.insert(0, where)
-        made: Operation = getattr(importlib.import_module(module), attribute)(**options)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise PrelaxError(f"augmentation {name}: {error}; it must be MODULE:CLASS, importable from here") from None
+    """An operation of a user's class."""
+    made: Operation = make_own(name, "augmentation", **options)
     missing = [part for part in ("name", "targets", "make_params", "transform") if not hasattr(made, part)]
     if missing:
         raise PrelaxError(f"augmentation {name} lacks {', '.join(missing)}: see docs/augmentations.md")

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-
 import torchvision
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
@@ -13,6 +9,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 from prelax.config import nearest
 from prelax.errors import PrelaxError
 from prelax.nets.norm import ViewNorm2d, normalised
+from prelax.own import make_own
 
 BACKBONES = {
     "resnet8": "three stages of 16, 32 and 64 channels, for digits and demonstrations (77k weights)",
@@ -107,17 +104,7 @@ def _timm(name: str, channels: int) -> nn.Module:
 
 
 def _own(name: str, channels: int) -> nn.Module:
-    module, _, attribute = name.partition(":")
-    where = os.getcwd()
-    if where not in sys.path:
-        sys.path.insert(0, where)
-    try:
-        made = getattr(importlib.import_module(module), attribute)
-        if not (isinstance(made, type) and issubclass(made, nn.Module)):  # nothing else is called
-            raise TypeError(f"{attribute} is no nn.Module")
-        net: nn.Module = made(channels=channels)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise PrelaxError(f"backbone {name}: {error}; see docs/extending.md") from None
+    net: nn.Module = make_own(name, "backbone", nn.Module, channels=channels)
     if not isinstance(getattr(net, "features", None), int):
         raise PrelaxError(f"backbone {name} does not say how wide its output is: set self.features to an int")
     return net

@@ -46,15 +46,16 @@ class ViewMaker:
         self.pipelines = {1: one, 2: two}
         if any(view.small for view in self.views):
             self.pipelines[SMALL] = small_pipeline(one, self.small_size, settings)
-        self.relax = self.small_relax = None
+        self.relax: augment.Operation | None = None
         self.relaxing: dict[int, tuple[augment.Pipeline, augment.Pipeline]] = {}
         if any(view.relaxed for view in self.views):
-            self.relax, self.small_relax = (
+            relax, smaller = (
                 augment.relaxation(one, augment.as_set(settings.method.relax, (one, two), side, channels))
                 for side in (self.size, self.small_size)
             )
+            self.relax = relax
             self.relaxing = {
-                number: augment.relaxed_pipelines(pipeline, self.small_relax if number == SMALL else self.relax)
+                number: augment.relaxed_pipelines(pipeline, smaller if number == SMALL else relax)
                 for number, pipeline in self.pipelines.items()
             }
         wanted = settings.augment.compile
@@ -121,18 +122,9 @@ class ViewMaker:
                 drawn[view.draw] = View(pipeline.apply(pixels, record, self.dtype, self.memory_format), record)
             shown = drawn[view.draw]
             if view.relaxed:
-                relax = self.small_relax if view.small else self.relax
-                assert relax is not None
                 given = self.given(view, views, len(ids), pixels.device)
-                shown = augment.relaxed_view(
-                    pipeline,
-                    shown,
-                    relax,
-                    pixels,
-                    draws["view", number],
-                    given,
-                    self.relaxing[which],
-                    self.memory_format,
+                shown = augment.show_relaxed(
+                    self.relaxing[which], shown, pixels, draws["view", number], given, self.memory_format
                 )
             views.append(Made(pipeline, drawn[view.draw], shown))
         return views
