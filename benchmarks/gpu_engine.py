@@ -1,10 +1,11 @@
 """The engine on a GPU: the fast paths equal the plain one, and how fast they are.
 
-    python benchmarks/gpu_engine.py OUT.json [--profile] [--quick] [--only=ROWS] [--unchecked]
+    python benchmarks/gpu_engine.py OUT.json [--profile] [--quick] [--only=ROWS] [--unchecked] [--check]
 
 Checks first (losses of six steps in every mode, from the same seed), then times SimSiam beside its peers, Prelax-all
-(also at batch 4096) and BYOL on ImageNette's shape, and writes the raw figures as JSON. ``--only=0,1``
-takes the first two of these rows; the checks are made if the first is among them.
+(also at batch 4096), BYOL on ImageNette's shape and SimSiam there beside its peers, and writes the raw figures as
+JSON. ``--only=0,1`` takes the first two of these rows; the checks are made if the first is among them, and
+``--check`` makes them alone.
 """
 
 import json
@@ -23,6 +24,11 @@ SPEEDS: list[tuple[str, list[str], list[str]]] = [
     ("cifar10/prelax-all", ["train.batch_size=4096"], []),
     ("imagenette/byol", [], []),
     ("imagenette/byol-prelax-all", [], []),
+    (
+        "imagenette/byol",
+        ["method.base=simsiam", "method.name=simsiam", "train.optimizer=sgd"],
+        ["torchvision", "lightly"],
+    ),
 ]
 
 
@@ -47,7 +53,10 @@ def main() -> None:
     quick = "--quick" in sys.argv  # only the fastest mode against the plain one, and its speed
     only = next((arg.split("=")[1] for arg in sys.argv if arg.startswith("--only=")), "")
     rows_asked = [int(n) for n in only.split(",")] if only else list(range(len(SPEEDS)))
-    for recipe in ("cifar10/prelax-all", "cifar10/byol") if 0 in rows_asked and "--unchecked" not in sys.argv else ():
+    checked = 0 in rows_asked and "--unchecked" not in sys.argv
+    if "--check" in sys.argv:
+        checked, rows_asked = True, []
+    for recipe in ("cifar10/prelax-all", "cifar10/byol") if checked else ():
         plain = losses(recipe, "plain")
         for mode in ("graph",) if quick else ("together", "compiled", "graph"):
             start = time.perf_counter()
