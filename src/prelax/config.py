@@ -56,6 +56,9 @@ class AugmentSettings(Section):
 class ModelSettings(Section):
     backbone: str = Field("resnet18", description="resnet8, resnet18, resnet34, resnet50, timm:NAME or MODULE:CLASS")
     stem: Literal["auto", "small", "imagenet"] = Field("auto", description="small: 3x3 stride 1, no max-pool (32 px)")
+    init: Literal["fan-out", "torch"] = Field(
+        "fan-out", description="of convolutions: torchvision's ResNets', or nn.Conv2d's own, 2.4 times smaller"
+    )
     projector_layers: int = Field(3, ge=1, le=8, description="layers of the projector F ends with")
     projector_hidden: int = Field(2048, ge=1, le=65536)
     projector_dim: int = Field(2048, ge=2, le=65536, description="size of an embedding z")

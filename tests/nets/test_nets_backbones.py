@@ -32,6 +32,19 @@ def test_auto_stem_is_small_up_to_64_pixels() -> None:
     assert backbone("resnet18", "auto", image_size=128).conv1.kernel_size == (7, 7)
 
 
+@pytest.mark.parametrize("name", ["resnet8", "resnet18"])
+def test_convolutions_start_as_torchvisions_do_or_as_torchs_own(name: str) -> None:
+    def spread(init: str) -> float:
+        torch.manual_seed(0)
+        model = ModelSettings(backbone=name, init=init, projector_hidden=8, projector_dim=8, predictor_hidden=8)
+        block = Network(model, 3, 32, {}).backbone.layer2[0].conv2
+        assert block.in_channels == block.out_channels
+        return float(block.weight.detach().std()) * (9 * block.in_channels) ** 0.5
+
+    assert spread("fan-out") == pytest.approx(2**0.5, rel=0.03)
+    assert spread("torch") == pytest.approx(3**-0.5, rel=0.03)
+
+
 def test_images_of_one_or_many_channels_are_taken() -> None:
     for channels in (1, 6):
         assert backbone("resnet18", "imagenet", channels).eval()(torch.randn(1, channels, 64, 64)).shape == (1, 512)

@@ -64,6 +64,10 @@ class Network(nn.Module):
     ) -> None:
         super().__init__()
         body = backbone(model.backbone, model.stem, channels, image_size)
+        if model.init == "torch":
+            for layer in body.modules():
+                if isinstance(layer, nn.Conv2d):
+                    layer.reset_parameters()
         features = int(body.features)  # type: ignore[arg-type]
         self.online = Encoder(
             body,
