@@ -1,15 +1,18 @@
 """The engine on a GPU: the fast paths equal the plain one, and how fast they are.
 
     python benchmarks/gpu_engine.py OUT.json [--profile] [--quick] [--only=ROWS] [--unchecked] [--check]
+                                    [--grouped]
 
 Checks first (losses of six steps in every mode, from the same seed), then times SimSiam beside its peers, Prelax-all
 (also at batch 4096), BYOL on ImageNette's shape and SimSiam there beside its peers, and writes the raw figures as
 JSON. ``--only=0,1`` takes the first two of these rows; the checks are made if the first is among them, and
-``--check`` makes them alone.
+``--check`` makes them alone. ``--grouped``: as one of a group of processes (of one), with synchronised statistics and
+DistributedDataParallel.
 """
 
 import json
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -50,6 +53,10 @@ def losses(recipe: str, mode: str, steps: int = 6) -> list[dict[str, float]]:
 def main() -> None:
     out = Path(sys.argv[1])
     report: dict = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "check": {}, "speed": []}
+    if "--grouped" in sys.argv:
+        meeting = tempfile.mkdtemp()
+        torch.distributed.init_process_group("nccl", init_method=f"file://{meeting}/meeting", rank=0, world_size=1)
+        report["grouped"] = True
     quick = "--quick" in sys.argv  # only the fastest mode against the plain one, and its speed
     only = next((arg.split("=")[1] for arg in sys.argv if arg.startswith("--only=")), "")
     rows_asked = [int(n) for n in only.split(",")] if only else list(range(len(SPEEDS)))

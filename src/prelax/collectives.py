@@ -13,9 +13,14 @@ from torch import Tensor
 _apart = False
 
 
+def grouped() -> bool:
+    """Whether this process computes as one of a group, if only of one."""
+    return not _apart and dist.is_available() and dist.is_initialized()
+
+
 def world_size() -> int:
     """How many processes train together."""
-    return dist.get_world_size() if not _apart and dist.is_available() and dist.is_initialized() else 1
+    return dist.get_world_size() if grouped() else 1
 
 
 @contextlib.contextmanager
@@ -34,44 +39,60 @@ def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
 
 
-class _Sum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        total = x.clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        total = grads[0].clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)  # every process's loss depends on every process's part
-        return total
+# Operators of our own, so that a compiled network calls them as they are, and a captured step records them.
 
 
-class _Rows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, x.contiguous())
-        ctx.rows = len(x)
-        return torch.cat(parts)
+@torch.library.custom_op("prelax::sum_over_processes", mutates_args=())
+def _sum(x: Tensor) -> Tensor:
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total)
+    return total
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        total = grads[0].clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        start = dist.get_rank() * ctx.rows
-        return total[start : start + ctx.rows]
+
+@_sum.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _sum_backward(ctx: Any, grad: Tensor) -> Tensor:
+    return _sum(grad)  # every process's loss depends on every process's part
+
+
+_sum.register_autograd(_sum_backward)
+
+
+@torch.library.custom_op("prelax::rows_of_processes", mutates_args=())
+def _rows(x: Tensor) -> Tensor:
+    parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x.contiguous())
+    return torch.cat(parts)
+
+
+@_rows.register_fake
+def _(x: Tensor) -> Tensor:
+    return x.new_empty(len(x) * dist.get_world_size(), *x.shape[1:])
+
+
+def _rows_setup(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    ctx.rows = len(inputs[0])
+
+
+def _rows_backward(ctx: Any, grad: Tensor) -> Tensor:
+    start = dist.get_rank() * ctx.rows
+    return _sum(grad)[start : start + ctx.rows]
+
+
+_rows.register_autograd(_rows_backward, setup_context=_rows_setup)
 
 
 def sum_over_processes(x: Tensor) -> Tensor:
     """The sum of a tensor over all processes; itself where there is one."""
-    return _Sum.apply(x) if world_size() > 1 else x  # type: ignore[no-any-return, no-untyped-call]
+    return _sum(x) if grouped() else x
 
 
 def rows_of_processes(x: Tensor) -> Tensor:
     """The rows of every process one after another; as many from each."""
-    return _Rows.apply(x) if world_size() > 1 else x  # type: ignore[no-any-return, no-untyped-call]
+    return _rows(x) if grouped() else x
 
 
 PIECE = 1 << 26  # elements sent at a time

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prelax.collectives import sum_over_processes, world_size
+from prelax.collectives import grouped, sum_over_processes, world_size
 
 
 def normalise_views(x: Tensor, norm: nn.modules.batchnorm._BatchNorm, borrow: Sequence[int] | None = None) -> Tensor:
@@ -44,10 +44,10 @@ def _moments(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor, int]:
     """Mean and (biased) variance per view and channel in float32 or better, and over how many values."""
     wide = x.to(torch.float32) if x.dtype in (torch.bfloat16, torch.float16) else x
     count = x.numel() // (x.shape[0] * x.shape[2])
-    if (world := world_size()) > 1:
-        sums = sum_over_processes(torch.stack([wide.sum(dims), wide.square().sum(dims)]))
-        mean, square = sums / (count * world)
-        return mean, (square - mean.square()).clamp_min(0.0), count * world
+    if grouped():
+        count *= world_size()
+        mean, square = sum_over_processes(torch.stack([wide.sum(dims), wide.square().sum(dims)])) / count
+        return mean, (square - mean.square()).clamp_min(0.0), count
     if wide is not x:  # half precision carries fewer digits than the one-pass formula loses, and one pass is faster
         mean = wide.mean(dims)
         return mean, (wide.square().mean(dims) - mean.square()).clamp_min(0.0), count
@@ -98,8 +98,11 @@ class _Normalised(torch.autograd.Function):
             g = torch.where(passed > 0, g, 0.0)
         unit = (wide - _rows(mean, x)) * _rows(rstd, x)
         d_bias, d_weight = (part.unflatten(0, (views, -1)).sum((1, 3, 4)) for part in (g, g * unit))  # V x C
-        count = x.numel() // (views * x.shape[1])
-        dx = (g - _rows(d_bias / count, x) - unit * _rows(d_weight / count, x)) * _rows(weight * rstd, x)
+        # The statistics are over all processes, so their part of dx is too; each process's own weights are averaged
+        # with the others' by whoever averages gradients.
+        of_mean, of_var = sum_over_processes(torch.stack([d_bias, d_weight])) if grouped() else (d_bias, d_weight)
+        count = world_size() * x.numel() // (views * x.shape[1])
+        dx = (g - _rows(of_mean / count, x) - unit * _rows(of_var / count, x)) * _rows(weight * rstd, x)
         d_add = g.to(dy.dtype) if ctx.adds else None
         return dx.to(x.dtype), d_add, d_weight.sum(0), d_bias.sum(0), None, None, None
 
@@ -119,9 +122,9 @@ class ViewNorm2d(nn.BatchNorm2d):
     views = 1
 
     def forward(self, x: Tensor, add: Tensor | None = None, relu: bool = False) -> Tensor:
-        if not self.training or (self.views == 1 and world_size() == 1):
+        if not self.training or (self.views == 1 and not grouped()):
             y = super().forward(x)
-        elif world_size() > 1 or self.weight is None:
+        elif self.weight is None:
             y = normalise_views(x.unflatten(0, (self.views, -1)), self).flatten(0, 1)
         else:
             with torch.no_grad():

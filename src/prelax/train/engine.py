@@ -7,6 +7,7 @@ is read back once an epoch. On the CPU the same step runs plainly.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 import warnings
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from prelax.collectives import rows_of_processes
+from prelax.collectives import grouped, rows_of_processes
 from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, store_of
 from prelax.errors import PrelaxError
@@ -27,6 +28,7 @@ from prelax.train.step import Objective
 from prelax.train.views import ViewMaker
 
 EAGER_STEPS = 3  # real steps before a capture: they compile, choose convolution algorithms and make optimiser state
+EAGER_STEPS_GROUPED = 11  # what DistributedDataParallel needs before it can be captured
 
 
 class Engine:
@@ -92,20 +94,22 @@ class Engine:
             torch.backends.cuda.matmul.allow_tf32 = True  # heads; the augmentation's products guard themselves
             self.maker.dtype = torch.bfloat16 if self.bfloat16 else torch.float32
         wanted = self.settings.train.compile
-        alone = self.process.world == 1  # synchronised statistics do not compile
-        self.fused = alone and (wanted == "always" or (wanted == "auto" and cuda))
+        self.fused = wanted == "always" or (wanted == "auto" and cuda)
         if self.fused:
             for encoder in (self.objective.network.online, self.objective.network.target):
                 if encoder is not None:
                     encoder.backbone.compile(dynamic=False)
-            self.objective.judge = torch.compile(self.objective.judge, dynamic=False)  # type: ignore[method-assign]
-        if self.process.world > 1:
-            with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of an argument's new name
+            self._plain_judge = self.objective.judge
+            self.objective.judge = torch.compile(self._plain_judge, dynamic=False)  # type: ignore[method-assign]
+        self.capture = cuda and self.fused
+        if grouped():
+            self._eager_left = EAGER_STEPS_GROUPED
+            side = torch.cuda.stream(torch.cuda.Stream()) if self.capture else contextlib.nullcontext()
+            with side, warnings.catch_warnings(action="ignore", category=FutureWarning):  # of an argument's new name
                 self.module = DistributedDataParallel(
                     self.objective,
                     device_ids=[self.device.index] if cuda else None,
                     broadcast_buffers=False,  # statistics are already synchronised
-                    find_unused_parameters=not self.objective.needs_g,
                 )
         # The inputs of a captured step: the graph reads these very tensors.
         local = self.batch // self.process.world
@@ -113,7 +117,6 @@ class Engine:
         self.keys = self.maker.keys(1).to(self.device)
         self.tau = torch.tensor(self.settings.method.tau, device=self.device)
         self.pixels: Tensor | None = None
-        self.capture = cuda and self.fused
         schedules = {"lr": self.rates, "constant": constant_after_warmup(self.rates), "tau": self.taus}
         self.tables = {name: torch.tensor(s, dtype=torch.float64).to(self.device) for name, s in schedules.items()}
 
@@ -157,28 +160,68 @@ class Engine:
         self.tau.copy_(self.tables["tau"][step])
 
     def take_step(self) -> None:
-        """One step of training, replayed if it was captured."""
-        if not self.capture:
-            self.compute()
-        elif self.graph is not None:
+        """One step of training, replayed if it was captured. What will not compile, or be captured, runs plainly."""
+        if self.graph is not None:
             self.graph.replay()
+        elif not self.fused or (self._eager_left <= 0 and not self.capture):
+            self.compute()
         elif self._eager_left > 0:
             self._eager_left -= 1
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                self.compute()
-            torch.cuda.current_stream().wait_stream(side)
+            self._step_or_uncompile()
         else:
-            graph = torch.cuda.CUDAGraph()
-            torch.cuda.synchronize()
-            self.optimizer.zero_grad(set_to_none=True)
-            with torch.cuda.graph(graph):
-                self.compute()
-            self.graph = graph
-            graph.replay()  # capturing only records
+            self._record()
 
     _eager_left = EAGER_STEPS
+
+    def _step_or_uncompile(self) -> None:
+        """A step that may be the first to compile something; if that fails the step is taken again without."""
+        before = [buffer.clone() for buffer in self.network.buffers()]
+        try:
+            self._compute_aside() if self.capture else self.compute()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            self._uncompile()
+            for buffer, was in zip(self.network.buffers(), before, strict=True):
+                buffer.copy_(was)
+            self.compute()  # fails with words of its own if the fault is not the compiler's
+            warnings.warn(f"torch.compile failed ({first_line(error)}); training without it, slower", stacklevel=3)
+
+    def _compute_aside(self) -> None:
+        """A step on a stream of its own, as capturing asks for beforehand."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self.compute()
+        torch.cuda.current_stream().wait_stream(side)
+
+    def _record(self) -> None:
+        """Captures a step and replays it; where it cannot be captured it runs launch by launch from now on."""
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        self.optimizer.zero_grad(set_to_none=True)
+        try:
+            with torch.cuda.graph(graph):
+                self.compute()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            self.capture = False
+            torch.cuda.synchronize()
+            self.compute()
+            warnings.warn(
+                f"the step cannot be captured ({first_line(error)}); launching it piece by piece, slower", stacklevel=4
+            )
+            return
+        self.graph = graph
+        graph.replay()  # capturing only records
+
+    def _uncompile(self) -> None:
+        self.fused = self.capture = False
+        self.objective.judge = self._plain_judge  # type: ignore[method-assign]
+        for encoder in (self.objective.network.online, self.objective.network.target):
+            if encoder is not None:
+                encoder.backbone._compiled_call_impl = None
 
     def compute(self) -> None:
         """Views, objective, backward, optimiser, moving average, measurements: no waiting for the device."""
@@ -205,7 +248,7 @@ class Engine:
         """Means over the epoch's steps, and the effective rank of the last batch; waits for the device."""
         names = sorted(self.sums)
         values = torch.stack([self.sums[name] for name in names]) / max(steps, 1)
-        if self.process.world > 1:
+        if grouped():
             torch.distributed.all_reduce(values)
             values /= self.process.world
         found = dict(zip(names, values.tolist(), strict=True))
@@ -281,6 +324,10 @@ def choose_device(name: str, process: Process | None = None, asked: str = "train
             raise PrelaxError(f"{asked}{name}: this machine has {torch.cuda.device_count()} CUDA device(s)")
         return torch.device("cuda", index)
     return device
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def stopwatch() -> Callable[[], float]:

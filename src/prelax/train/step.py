@@ -88,6 +88,8 @@ class Objective(nn.Module):
             predicts=bool(self.needs_g),
             moving_target=self.base == "byol" and bool(self.needs_g),
         )
+        if not any(t.kind not in READS or reads[t.kind] == "z" for t in self.terms):
+            self.network.online.projector.requires_grad_(False)  # it is watched, but has no part in the loss
         self.autocast = False  # bfloat16 in the backbone
         self.together = False  # all views through the backbone as one batch
 

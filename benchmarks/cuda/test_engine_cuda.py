@@ -1,0 +1,73 @@
+"""The engine's step on a CUDA device: captured among processes, and where it cannot be captured. By hand: README.md."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from prelax.config import resolve
+from prelax.data import ImageSet
+from prelax.train import Engine, Process
+
+SMALL = ["train.batch_size=64", "train.epochs=4", "train.warmup_epochs=1", "model.projector_hidden=256"]
+STEPS = 24
+
+
+def losses(*changes: str) -> tuple[Engine, list[dict[str, float]]]:
+    """An engine after some steps over noise, and what each measured."""
+    torch.compiler.reset()
+    pixels = torch.randint(0, 256, (1024, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = ImageSet("noise", pixels, torch.zeros(1024, dtype=torch.int64), ["noise"])
+    engine = Engine(resolve("cifar10/prelax-all", [*SMALL, *changes]), images, torch.device("cuda", 0), Process())
+    seen = []
+    for step in range(STEPS):
+        for total in engine.sums.values():
+            total.zero_()
+        engine.set_rates(step)
+        engine.ids.copy_(torch.arange(64, device="cuda") + step % 16 * 64)
+        engine.take_step()
+        seen.append({name: float(value) for name, value in engine.sums.items()})
+    return engine, seen
+
+
+def test_a_group_of_processes_is_captured_and_gives_the_losses_of_one_alone(tmp_path: Path) -> None:
+    alone, expected = losses()
+    assert alone.graph is not None
+    dist.init_process_group("nccl", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        grouped, found = losses()
+        assert grouped.graph is not None
+        assert isinstance(grouped.module, nn.parallel.DistributedDataParallel)
+        for a, b in zip(expected, found, strict=True):
+            for name in a:
+                assert b[name] == pytest.approx(a[name], abs=2e-2), name
+    finally:
+        dist.destroy_process_group()
+
+
+class Asking(nn.Module):
+    """A backbone that asks the device something, which no graph can hold."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.features = 16
+        self.body = nn.Sequential(nn.Conv2d(channels, 16, 3, 2), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.body(x).flatten(1)
+        return y if float(y.detach().sum()) > -1e30 else -y
+
+
+def test_a_step_that_cannot_be_captured_is_launched_and_says_so() -> None:
+    name = f"model.backbone={__name__}:Asking"
+    with pytest.warns(UserWarning, match="cannot be captured"):
+        engine, found = losses(name)
+    assert engine.graph is None
+    with warnings.catch_warnings(action="ignore"):
+        _, expected = losses(name, "train.compile=never", "augment.compile=never")
+    for a, b in zip(expected, found, strict=True):
+        for key in a:
+            assert b[key] == pytest.approx(a[key], abs=2e-2), key

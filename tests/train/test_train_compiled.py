@@ -1,0 +1,82 @@
+"""A compiled step is the plain one, in one process and in several, and one that will not compile runs plainly."""
+
+import functools
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from prelax.config import resolve
+from prelax.run import Run
+from prelax.train import pretrain
+
+SMALL = [
+    "data.limit=96",
+    "model.projector_hidden=32",
+    "model.projector_dim=16",
+    "model.predictor_hidden=8",
+    "model.head_hidden=16",
+    "train.batch_size=32",
+    "train.lr=0.05",
+    "train.epochs=2",
+    "train.device=cpu",
+    "train.stop_on_collapse=false",
+    "augment.compile=never",
+]
+# What inductor would make of it takes minutes on a small machine; what is traced is the same.
+WORKER = """
+import functools, sys, torch
+torch.compile = functools.partial(torch.compile, backend="aot_eager")
+from prelax.cli import main
+sys.exit(main())
+"""
+
+
+def losses(folder: Path) -> list[list[float]]:
+    lines = Run.open(folder).metrics()
+    return [[value for name, value in sorted(line.items()) if name.startswith("loss")] for line in lines]
+
+
+def test_two_compiled_processes_give_the_losses_of_one_that_is_not(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text(WORKER)
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    command = [sys.executable, *launch, str(tmp_path / "worker.py"), "pretrain", "digits/prelax-all", *SMALL]
+    command += ["train.compile=always", "--out", str(tmp_path / "two"), "--quiet"]
+    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "without it" not in done.stderr
+    pretrain(resolve("digits/prelax-all", SMALL), tmp_path / "one", progress=False)
+    for two, one in zip(losses(tmp_path / "two"), losses(tmp_path / "one"), strict=True):
+        assert two == pytest.approx(one, abs=1e-4)
+
+
+@pytest.mark.parametrize("broken", ["at once", "backward"])
+def test_what_does_not_compile_runs_plainly_and_says_so(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._dynamo.backends.common import aot_autograd
+
+    def fails(graph: torch.fx.GraphModule, inputs: object) -> object:
+        raise RuntimeError("no compiler here")
+
+    backend = fails if broken == "at once" else aot_autograd(fw_compiler=lambda graph, inputs: graph, bw_compiler=fails)
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    with pytest.warns(UserWarning, match=r"torch\.compile failed .*training without it"):
+        pretrain(resolve("digits/prelax-all", [*SMALL, "train.compile=always"]), tmp_path / "asked", progress=False)
+    monkeypatch.undo()
+    torch.compiler.reset()
+    with warnings.catch_warnings(action="error", category=UserWarning):
+        pretrain(resolve("digits/prelax-all", SMALL), tmp_path / "plain", progress=False)
+    assert losses(tmp_path / "asked") == losses(tmp_path / "plain")
+    same = (torch.equal(a, b) for a, b in zip(weights(tmp_path / "asked"), weights(tmp_path / "plain"), strict=True))
+    assert all(same)
+
+
+def weights(folder: Path) -> list[torch.Tensor]:
+    state = Run.open(folder).load_checkpoint("cpu")
+    assert state is not None
+    return [value for _, value in sorted(state["network"].items())]
