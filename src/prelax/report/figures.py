@@ -19,7 +19,7 @@ from prelax.report.gather import DYNAMICS, line, names
 from prelax.report.knowing import draw_knowledge, legend_columns
 from prelax.report.rows import effects_rows, read_rows, reverse_rows, sensitivity_rows
 from prelax.report.sprites import rgb
-from prelax.report.style import DASHES, MARKERS, PALETTE, RIGHT, WRONG, figure
+from prelax.report.style import COLUMN, DASHES, MARKERS, PALETTE, RIGHT, WRONG, figure
 from prelax.report.sweeps import draw_bars, draw_reverse, draw_sensitivity
 from prelax.run import Run
 
@@ -201,7 +201,11 @@ def draw_retrieval(
     near = embedding.nearest(features)  # N x 15
     asked = embedding.sample(None, len(test), queries, seed)
     labels = test.labels if test.labels is not None else torch.full((len(test),), -1)
-    cell = 0.165 if test.labels is not None else 0.19  # inches: names at the sides take their share of the column
+    called = [test.classes[i] if 0 <= i < len(test.classes) else str(i) for i in labels[asked].tolist()]
+    told = bool((labels[asked] >= 0).any())
+    beside = 0.5 + 0.29 * max(len(name[:12]) for name in called) if told else 0.1  # names, in cells
+    across = beside + near.shape[1] + (2.5 if told else 1.6)
+    cell = (COLUMN - 0.1) / across  # inches
     with figure(cell * len(asked) + 0.2, path) as (drawing, written):
         axes = drawing.subplots()
         for row, query in enumerate(asked.tolist()):
@@ -216,13 +220,11 @@ def draw_retrieval(
                     right += same
                     judge(axes, left, row, same)
             if labels[query] >= 0:
-                label = int(labels[query])
-                name = test.classes[label] if label < len(test.classes) else str(label)
-                axes.text(-0.15, row + 0.5, name[:12], ha="right", va="center", fontsize=6)
+                axes.text(-0.15, row + 0.5, called[row][:12], ha="right", va="center", fontsize=6)
                 axes.text(len(pictures) + 0.65, row + 0.5, f"{right}", ha="left", va="center", fontsize=6)
         axes.text(0.5, -0.25, "query", ha="center", va="bottom", fontsize=6)
         axes.text(1.5 + near.shape[1] / 2, -0.25, f"{near.shape[1]} nearest", ha="center", va="bottom", fontsize=6)
-        axes.set_xlim(-0.1, near.shape[1] + 1.6)
+        axes.set_xlim(-beside, across - beside)
         axes.set_ylim(len(asked) + 0.05, -0.3)
         axes.set_aspect("equal")
         axes.axis("off")
