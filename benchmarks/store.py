@@ -1,11 +1,13 @@
 """Training speed from device memory, host memory and disk, side by side, and how an epoch grows with images and views.
 
-    python benchmarks/store.py OUT.json [--recipe cifar10/prelax-all] [--images 200000] [--epochs 3] [KEY=VALUE ...]
+    python benchmarks/store.py OUT.json [--recipe cifar10/prelax-all] [--images 200000] [--epochs 3] [--once]
+                                [KEY=VALUE ...]
 
 Pixels are noise in the shape of the recipe's images. Each placement trains whole epochs with the engine that
 ``prelax pretrain`` uses; the first epoch compiles and is left out, of the others the median counts. The placements are
-gone through twice, the second time backwards, so that a machine that warms up or slows down favours none of them. Then
-epochs over a quarter, half and all of the images, and of methods of two and three views, are timed from device memory.
+gone through twice (``--once``: once), the second time backwards, so that a machine that warms up or slows down favours
+none of them. Then epochs over a quarter, half and all of the images, and of methods of two and three views, are timed
+from device memory.
 """
 
 from __future__ import annotations
@@ -85,6 +87,7 @@ def main() -> None:
     parser.add_argument("--recipe", default="cifar10/prelax-all")
     parser.add_argument("--images", type=int, default=200_000)
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--once", action="store_true")
     asked = parser.parse_intermixed_args()
     settings = resolve(asked.recipe, asked.changes)
 
@@ -95,7 +98,8 @@ def main() -> None:
     side = settings.data.image_size or (16 if settings.data.source == "digits" else 32)
     with tempfile.TemporaryDirectory() as folder:
         images = noise(Path(folder) / "pixels.npy", asked.images, channels, side)
-        places = [timed(changed(data={"store": place}), images, asked.epochs) for place in (*PLACES, *PLACES[::-1])]
+        walk = PLACES if asked.once else (*PLACES, *PLACES[::-1])
+        places = [timed(changed(data={"store": place}), images, asked.epochs) for place in walk]
         parts = [images.first(asked.images * share // 4) for share in (1, 2, 4)]
         growth = [timed(changed(data={"store": "device"}), part, asked.epochs) for part in parts]
         methods = [changed(data={"store": "device"}, method={"name": name}) for name in ("simsiam", "prelax-all")]
