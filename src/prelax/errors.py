@@ -1,4 +1,4 @@
-"""The one exception that speaks to the user."""
+"""The exception and the warning that speak to the user."""
 
 
 class PrelaxError(Exception):
@@ -7,3 +7,12 @@ class PrelaxError(Exception):
     Raised at the door (settings, data, files), never deep inside. The command line prints the line and exits with 2;
     a traceback only appears with ``--debug``.
     """
+
+
+class PrelaxWarning(UserWarning):
+    """Something a run goes on without. The command line prints it as one line, once."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another library says first, or its name."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -76,6 +76,19 @@ def test_what_does_not_compile_runs_plainly_and_says_so(
     assert all(same)
 
 
+def test_the_command_says_it_in_one_line_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "prelax", "pretrain", "digits/simsiam", *SMALL[:-1], "train.compile=always"]
+    command += ["augment.compile=always", "--out", str(tmp_path / "run")]
+    nothing = {"CC": "/bin/false", "CXX": "/bin/false", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(command, env={**os.environ, **nothing}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if "compile" in line]
+    assert len(said) == 2, done.stderr
+    assert all(line.startswith("prelax: torch.compile failed (") for line in said)
+    assert said[0].endswith("augmenting without it, slower")
+    assert said[1].endswith("training without it, slower")
+
+
 def weights(folder: Path) -> list[torch.Tensor]:
     state = Run.open(folder).load_checkpoint("cpu")
     assert state is not None

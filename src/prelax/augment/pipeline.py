@@ -14,7 +14,7 @@ from prelax.augment.colour import Normalise
 from prelax.augment.geometry import Crop, Flip
 from prelax.augment.operation import Named, Operation, Params, Shape, trait
 from prelax.draws import Draws
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.record import Record, Target, View
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
@@ -236,8 +236,8 @@ def _compile_or_eager(function: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             out = function(*args)  # says it in plain words if the fault is one of the input
             if not state["failed"]:
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-                warnings.warn(f"torch.compile failed ({reason}); augmenting without it, slower", stacklevel=3)
+                said = f"torch.compile failed ({first_line(error)}); augmenting without it, slower"
+                warnings.warn(said, PrelaxWarning, stacklevel=3)
             state["failed"] = True
             return out
 

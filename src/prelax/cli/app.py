@@ -12,7 +12,7 @@ import typer
 
 import prelax
 from prelax.cli import about, detecting, drawing, evaluating, relaxing, showing, training, transferring
-from prelax.cli.speech import complain, state
+from prelax.cli.speech import complain, state, warnings_told
 from prelax.errors import PrelaxError
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
@@ -49,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     state.reset()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        status = app(words, prog_name="prelax", standalone_mode=False)
+        with warnings_told():
+            status = app(words, prog_name="prelax", standalone_mode=False)
         sys.stdout.flush()
         if status == 130:  # what typer makes of Ctrl-C
             return interrupted()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from prelax.errors import PrelaxWarning
 
 
 @dataclass
@@ -55,6 +58,26 @@ def say(line: str = "") -> None:
 def complain(line: str) -> None:
     """A line on standard error."""
     print(f"prelax: {line}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def warnings_told() -> Iterator[None]:
+    """Our warnings as lines of ours, each once; what torch's compiler remarks to its authors is left out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", PrelaxWarning)
+        warnings.filterwarnings("ignore", module=r"torch\._(inductor|dynamo)\b")
+        shown, told = warnings.showwarning, set[str]()
+
+        def tell(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            line = " ".join(str(message).split())
+            if not issubclass(category, PrelaxWarning):
+                shown(message, category, *where, **more)
+            elif line not in told:
+                told.add(line)
+                complain(line)
+
+        warnings.showwarning = tell
+        yield
 
 
 @contextlib.contextmanager

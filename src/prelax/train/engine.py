@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from prelax.collectives import grouped, rows_of_processes
 from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, store_of
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.train.optim import constant_after_warmup, lr_schedule, optimizer, tau_schedule
 from prelax.train.processes import Process
 from prelax.train.step import Objective
@@ -185,7 +185,8 @@ class Engine:
             for buffer, was in zip(self.network.buffers(), before, strict=True):
                 buffer.copy_(was)
             self.compute()  # fails with words of its own if the fault is not the compiler's
-            warnings.warn(f"torch.compile failed ({first_line(error)}); training without it, slower", stacklevel=3)
+            said = f"torch.compile failed ({first_line(error)}); training without it, slower"
+            warnings.warn(said, PrelaxWarning, stacklevel=3)
 
     def _compute_aside(self) -> None:
         """A step on a stream of its own, as capturing asks for beforehand."""
@@ -209,9 +210,8 @@ class Engine:
             self.capture = False
             torch.cuda.synchronize()
             self.compute()
-            warnings.warn(
-                f"the step cannot be captured ({first_line(error)}); launching it piece by piece, slower", stacklevel=4
-            )
+            said = f"the step cannot be captured ({first_line(error)}); launching it piece by piece, slower"
+            warnings.warn(said, PrelaxWarning, stacklevel=3)
             return
         self.graph = graph
         graph.replay()  # capturing only records
@@ -324,10 +324,6 @@ def choose_device(name: str, process: Process | None = None, asked: str = "train
             raise PrelaxError(f"{asked}{name}: this machine has {torch.cuda.device_count()} CUDA device(s)")
         return torch.device("cuda", index)
     return device
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def stopwatch() -> Callable[[], float]:
