@@ -38,6 +38,18 @@ def test_a_spread_pinned_by_batchnorm_does_not_hide_a_collapsed_rank():
     assert "one line" in told([line(1), line(2, embedding_std=1.0, effective_rank=1.05)])["collapse"].found
 
 
+def test_only_what_has_not_been_tried_is_proposed_against_a_collapse():
+    def proposed(recipe, *changes):
+        lines = [line(1), line(2, effective_rank=1.05)]
+        return {f.what: f for f in diagnose(lines, resolve(recipe, changes))}["collapse"].found.split("; try ")[1]
+
+    assert proposed("digits/simsiam", "train.warmup_epochs=1") == "a lower train.lr"
+    assert "detach-in-g" in proposed("digits/prelax-all")
+    assert "detach-in-g" not in proposed("digits/prelax-all", "method.residual_gradient=detach-in-g")
+    assert "method.alpha=0" in proposed("digits/prelax-std", "method.alpha=0.5")
+    assert "method.alpha" not in proposed("digits/prelax-rot", "method.alpha=0.5")
+
+
 def test_divergence_names_the_loss_and_the_epoch():
     finding = told([line(1), line(2, **{"loss/rotpl": math.nan}), line(3)])["divergence"]
     assert not finding.fine

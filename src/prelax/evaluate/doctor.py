@@ -11,6 +11,7 @@ from typing import Any
 
 from prelax.config import Settings
 from prelax.doctor import Finding
+from prelax.objectives import terms_of
 from prelax.record import Target
 
 COLLAPSED_STD, COLLAPSED_RANK = 0.05, 1.5  # of unit embeddings times sqrt(d) (1 is healthy); of directions
@@ -30,7 +31,7 @@ def diagnose(metrics: Lines, settings: Settings) -> list[Finding]:
         return [Finding(False, "metrics", "no epoch was finished, so there is nothing to judge by")]
     found: list[Finding | None] = [diverged(metrics)]
     if settings.method.name not in UNLEARNT:
-        found.append(collapsed(metrics))
+        found.append(collapsed(metrics, settings))
     found += [waiting(metrics, settings), ignores_pretext(metrics, settings), probe_fell(metrics)]
     return [finding for finding in found if finding is not None]
 
@@ -68,7 +69,22 @@ def diverged(metrics: Lines) -> Finding:
     return Finding(True, "divergence", f"none: loss {loss[0]:.4g} at first, {loss[-1]:.4g} at the end")
 
 
-def collapsed(metrics: Lines) -> Finding | None:
+def remedies(settings: Settings) -> str:
+    """What to try against a collapse, of what has not been tried."""
+    asked, terms = settings.method, terms_of(settings.method)
+    told = ["a lower train.lr"]
+    if any(term.kind in ("pl", "relaxpl") for term in terms):
+        told.append("a lower method.gamma")
+    if any(term.kind == "relax" for term in terms) and asked.residual_gradient in ("full", "detach-anchor"):
+        told.append("method.residual_gradient=detach-in-g")
+    if any(term.name == "r2s" for term in terms) and 0 < asked.alpha < 1:
+        told.append("method.alpha=0")
+    if settings.train.warmup_epochs == 0:
+        told.append("train.warmup_epochs=10")
+    return ", ".join(told[:-1]) + " or " + told[-1] if len(told) > 1 else told[0]
+
+
+def collapsed(metrics: Lines, settings: Settings) -> Finding | None:
     """Whether the embeddings became one point, or one line.
 
     Spread alone cannot tell (a last BatchNorm pins it), so the rank is asked as well.
@@ -94,7 +110,7 @@ def collapsed(metrics: Lines) -> Finding | None:
         return Finding(
             False,
             "collapse",
-            f"{what} ({figure}); try a lower train.lr, a lower method.gamma, or method.residual_gradient=detach-in-g",
+            f"{what} ({figure}); try {remedies(settings)}",
             {key: limit for key, limit in limits.items() if values(metrics, key)},
         )
     if std and std[-1] < THIN_STD:

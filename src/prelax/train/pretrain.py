@@ -16,6 +16,7 @@ import torch
 from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, ShardStore, bar, load, load_training
 from prelax.errors import PrelaxError
+from prelax.evaluate.doctor import COLLAPSED_RANK, COLLAPSED_STD, remedies
 from prelax.evaluate.labels import digest_of
 from prelax.run import Run
 from prelax.train.engine import Engine, choose_device, stopwatch
@@ -24,8 +25,6 @@ from prelax.train.progress import Progress
 from prelax.train.suit import estimate, suit, too_little_memory
 from prelax.train.watching import watching
 
-COLLAPSED_STD = 0.05  # of unit embeddings times sqrt(d): about 1 when they spread over the sphere
-COLLAPSED_RANK = 1.5
 PATIENCE = 5  # epochs a collapse must last
 
 
@@ -199,8 +198,8 @@ def trouble(lines: list[dict[str, Any]], settings: Settings) -> str | None:
         if len(lines) >= PATIENCE and all(collapsed[-PATIENCE:]):
             shown = f"embedding std {line['embedding_std']:.3f}, effective rank {line['effective_rank']:.1f}"
             return (
-                f"the representation has collapsed ({shown}, for {PATIENCE} epochs). Try a lower train.lr, a lower "
-                "method.gamma, method.residual_gradient=detach-in-g, or train.stop_on_collapse=false to go on."
+                f"the representation has collapsed ({shown}, for {PATIENCE} epochs). Try {remedies(settings)}; "
+                "train.stop_on_collapse=false goes on."
             )
     return None
 
