@@ -8,6 +8,8 @@ import torchvision
 from torch import nn
 
 from prelax.nets import MLP, Encoder, ViewNorm2d, backbone, keeps_views_apart, normalise_views, projector, set_views
+from prelax.nets.norm import prepare_to_compile
+from prelax.train.engine import BACKBONE
 
 
 @pytest.mark.parametrize("views", [1, 2, 3])
@@ -115,3 +117,30 @@ def test_mlp_keeps_the_statistics_of_views_apart() -> None:
     x = torch.randn(2, 10, 4)
     x[1] += 100
     torch.testing.assert_close(net(x)[0], net(x[0]), rtol=1e-4, atol=1e-5)
+
+
+def test_compiled_blocks_give_the_outputs_and_gradients_of_plain_ones() -> None:
+    torch.manual_seed(0)
+    layers = nn.ModuleList([nn.Conv2d(8, 8, 3, padding=1), ViewNorm2d(8), nn.Conv2d(8, 8, 3, padding=1), ViewNorm2d(8)])
+    layers.to(memory_format=torch.channels_last)
+    set_views(layers, 3)
+    for norm in (layers[1], layers[3]):
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+
+    def two_blocks(layers: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            inner = layers[1](layers[0](x), relu=True)
+            x = layers[3](layers[2](inner), add=x, relu=True)
+        return x
+
+    prepare_to_compile()
+    images = torch.randn(6, 8, 5, 5).contiguous(memory_format=torch.channels_last)
+    found = []
+    for run in (two_blocks, torch.compile(two_blocks, dynamic=False, options=BACKBONE)):
+        own, x = copy.deepcopy(layers), images.clone().requires_grad_()
+        y = run(own, x)
+        y.square().sum().backward()
+        found.append([y, x.grad, *(p.grad for p in own.parameters()), *own.buffers()])
+    for plain, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-4)

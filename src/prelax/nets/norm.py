@@ -96,6 +96,8 @@ class _Normalised(torch.autograd.Function):
         if ctx.relu:
             passed = wide * _rows(weight * rstd, x) + _rows(bias - mean * weight * rstd, x) if y is None else y
             g = torch.where(passed > 0, g, 0.0)
+        if ctx.adds:  # the block before reads it too: written once, it need not be made again from all that it sums up
+            g = _written(g.to(dy.dtype)).to(mean.dtype)
         unit = (wide - _rows(mean, x)) * _rows(rstd, x)
         d_bias, d_weight = (part.unflatten(0, (views, -1)).sum((1, 3, 4)) for part in (g, g * unit))  # V x C
         # The statistics are over all processes, so their part of dx is too; each process's own weights are averaged
@@ -105,6 +107,22 @@ class _Normalised(torch.autograd.Function):
         dx = (g - _rows(of_mean / count, x) - unit * _rows(of_var / count, x)) * _rows(weight * rstd, x)
         d_add = g.to(dy.dtype) if ctx.adds else None
         return dx.to(x.dtype), d_add, d_weight.sum(0), d_bias.sum(0), None, None, None
+
+
+_write_out: Any = None
+
+
+def prepare_to_compile() -> None:
+    """Lets compiled backward passes say what is to be written out. Without it they are right too, and slower."""
+    global _write_out
+    from torch._inductor import inductor_prims
+
+    _write_out = getattr(inductor_prims, "force_stride_order", None)
+
+
+def _written(x: Tensor) -> Tensor:
+    """The same; where this is compiled, a place at which it lies in memory."""
+    return _write_out(x, x.stride()) if _write_out is not None and torch.compiler.is_compiling() else x
 
 
 def _rows(per_view: Tensor, x: Tensor) -> Tensor:

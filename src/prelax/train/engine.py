@@ -22,11 +22,15 @@ from prelax.collectives import grouped, rows_of_processes
 from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, store_of
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
+from prelax.nets.norm import prepare_to_compile
 from prelax.train.optim import constant_after_warmup, lr_schedule, optimizer, tau_schedule
 from prelax.train.processes import Process
 from prelax.train.step import Objective
 from prelax.train.views import ViewMaker
 
+# What BatchNorm's backward pass reads twice is computed twice: kept, it would be written out in float32, twice as large
+# as an activation, by each layer that a ReLU follows.
+BACKBONE = {"realize_reads_threshold": 16}
 EAGER_STEPS = 3  # real steps before a capture: they compile, choose convolution algorithms and make optimiser state
 EAGER_STEPS_GROUPED = 11  # what DistributedDataParallel needs before it can be captured
 
@@ -96,9 +100,10 @@ class Engine:
         wanted = self.settings.train.compile
         self.fused = wanted == "always" or (wanted == "auto" and cuda)
         if self.fused:
+            prepare_to_compile()
             for encoder in (self.objective.network.online, self.objective.network.target):
                 if encoder is not None:
-                    encoder.backbone.compile(dynamic=False)
+                    encoder.backbone.compile(dynamic=False, options=BACKBONE)
             self._plain_judge = self.objective.judge
             self.objective.judge = torch.compile(self._plain_judge, dynamic=False)  # type: ignore[method-assign]
         self.capture = cuda and self.fused
