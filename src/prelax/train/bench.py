@@ -60,7 +60,7 @@ def bench(
 
         if cuda:
             torch.cuda.reset_peak_memory_stats(device)
-        for _ in range(15 if cuda else 1):  # compiles, captures, chooses algorithms
+        for _ in range(15 if cuda else 3):  # compiles, captures, chooses algorithms, fills caches
             step()
         each = timed(step, device, seconds)
         augment = timed(making(engine), device, seconds / 4)
