@@ -83,7 +83,9 @@ class _Normalised(torch.autograd.Function):
         y = x.to(mean.dtype) * _rows(weight * rstd, x) + _rows(bias - mean * weight * rstd, x)
         if add is not None:
             y = y + add
-        y = (y.relu() if relu else y).to(x.dtype)
+        y = y.relu() if relu else y
+        if y.dtype != x.dtype:  # torch 2.11, compiling, gives no gradient to what `to` returns unchanged
+            y = y.to(x.dtype)
         ctx.relu, ctx.adds = relu, add is not None
         ctx.save_for_backward(x, weight, bias, mean, rstd, y if relu and add is not None else None)
         return y
