@@ -41,9 +41,10 @@ def test_a_group_of_processes_is_captured_and_gives_the_losses_of_one_alone(tmp_
         grouped, found = losses()
         assert grouped.graph is not None
         assert isinstance(grouped.module, nn.parallel.DistributedDataParallel)
-        for a, b in zip(expected, found, strict=True):
+        for step, (a, b) in enumerate(zip(expected, found, strict=True)):
+            near = 2e-2 if step < 16 else 1e-1  # in bfloat16 two ways to the same sum part company
             for name in a:
-                assert b[name] == pytest.approx(a[name], abs=2e-2), name
+                assert b[name] == pytest.approx(a[name], abs=near), (step, name)
     finally:
         dist.destroy_process_group()
 
@@ -66,6 +67,7 @@ def test_a_step_that_cannot_be_captured_is_launched_and_says_so() -> None:
     with pytest.warns(UserWarning, match="cannot be captured"):
         engine, found = losses(name)
     assert engine.graph is None
+    assert torch.rand(2, device="cuda").shape == (2,)  # a failed capture must not leave the generator unusable
     with warnings.catch_warnings(action="ignore"):
         _, expected = losses(name, "train.compile=never", "augment.compile=never")
     for a, b in zip(expected, found, strict=True):

@@ -107,9 +107,11 @@ class Engine:
             self._plain_judge = self.objective.judge
             self.objective.judge = torch.compile(self._plain_judge, dynamic=False)  # type: ignore[method-assign]
         self.capture = cuda and self.fused
+        # What is captured is made ready on the stream it is captured on, the wrapping for several processes included.
+        self._side = torch.cuda.Stream(self.device) if cuda else None
         if grouped():
             self._eager_left = EAGER_STEPS_GROUPED
-            side = torch.cuda.stream(torch.cuda.Stream()) if self.capture else contextlib.nullcontext()
+            side = torch.cuda.stream(self._side) if self.capture else contextlib.nullcontext()
             with side, warnings.catch_warnings(action="ignore", category=FutureWarning):  # of an argument's new name
                 self.module = DistributedDataParallel(
                     self.objective,
@@ -195,7 +197,8 @@ class Engine:
 
     def _compute_aside(self) -> None:
         """A step on a stream of its own, as capturing asks for beforehand."""
-        side = torch.cuda.Stream()
+        side = self._side
+        assert side is not None
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             self.compute()
@@ -206,14 +209,17 @@ class Engine:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         self.optimizer.zero_grad(set_to_none=True)
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        before = generator.clone_state()
         try:
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, stream=self._side):
                 self.compute()
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
             self.capture = False
             torch.cuda.synchronize()
+            generator.graphsafe_set_state(before)  # a failed capture leaves it refusing to give numbers
             self.compute()
             said = f"the step cannot be captured ({first_line(error)}); launching it piece by piece, slower"
             warnings.warn(said, PrelaxWarning, stacklevel=3)
