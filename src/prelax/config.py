@@ -96,6 +96,7 @@ class MethodSettings(Section):
     pl_reads: Literal["embedding", "backbone"] = Field(
         "embedding", description="PL and RotPL read the residual of embeddings z (the paper's letter) or of features h"
     )
+    std_reads: Literal["embedding", "backbone"] | None = Field(None, description="the same for PL; default pl_reads")
     similarity: Literal["both", "one-way"] = Field("both", description="one-way (x2 > x1) is the paper's letter")
     pl_reduction: Literal["sum", "mean"] = Field("mean", description="over the targets of one PL")
     loss_scale: float | None = Field(

@@ -207,6 +207,15 @@ def test_the_pretext_may_read_the_backbone_instead_of_the_embedding() -> None:
     net(views(3))[0].backward()
 
 
+def test_each_pretext_may_read_something_else() -> None:
+    for given, widths in ((None, (64, 64)), ("embedding", (12, 64)), ("backbone", (64, 64))):
+        net = objective(name="prelax-all", pl_reads="backbone", std_reads=given)
+        assert tuple(net.network.heads[name].linears[0].in_features for name in ("pl", "rotpl")) == widths
+        net(views(3))[0].backward()
+    heads = objective(name="prelax-all", std_reads="backbone").network.heads
+    assert (heads["pl"].linears[0].in_features, heads["rotpl"].linears[0].in_features) == (64, 12)
+
+
 def test_byols_target_gets_no_gradient_and_keeps_its_own_statistics() -> None:
     net = objective(name="byol")
     grads = gradients(net, views(2))
