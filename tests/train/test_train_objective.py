@@ -225,6 +225,14 @@ def test_byols_target_gets_no_gradient_and_keeps_its_own_statistics() -> None:
     assert target.bn1.num_batches_tracked.item() == 2
 
 
+def test_a_moving_target_sees_no_view_that_nothing_aims_at() -> None:
+    for name, seen in (("prelax-all", 2), ("prelax-rot", 2), ("byol", 2), ("sim+r3s", 2)):
+        net = objective(name=name, base="byol")
+        net(views(len(net.views)))[0].backward()
+        assert net.network.online.backbone.bn1.num_batches_tracked.item() == len(net.views), name
+        assert net.network.target.backbone.bn1.num_batches_tracked.item() == seen, name
+
+
 def test_the_length_of_the_residual_is_of_unit_embeddings() -> None:
     net = objective(name="prelax-rot")
     given = views(3)

@@ -41,12 +41,9 @@ class LARS(torch.optim.Optimizer):
             if group["weight_decay"]:
                 grads = torch._foreach_add(grads, weights, alpha=group["weight_decay"])
             if group["adapt"]:
-                lengths, steps = torch._foreach_norm(weights), torch._foreach_norm(grads)
-                ratios = [
-                    torch.where((w > 0) & (g > 0), group["trust"] * w / g, 1.0)
-                    for w, g in zip(lengths, steps, strict=True)
-                ]
-                grads = torch._foreach_mul(grads, ratios)
+                lengths, steps = (torch.stack(torch._foreach_norm(tensors)) for tensors in (weights, grads))
+                ratios = torch.where((lengths > 0) & (steps > 0), group["trust"] * lengths / steps, 1.0)
+                grads = torch._foreach_mul(grads, ratios.unbind())
             for w in weights:
                 if "momentum_buffer" not in self.state[w]:
                     self.state[w]["momentum_buffer"] = torch.zeros_like(w)

@@ -89,6 +89,7 @@ class Objective(nn.Module):
             predicts=bool(self.needs_g),
             moving_target=self.base == "byol" and bool(self.needs_g),
         )
+        self.aims = max((t.views[-1] for t in self.needs_g), default=1)  # views that a moving target has to see
         if not any(t.kind not in READS or reads[t.kind] == "z" for t in self.terms):
             self.network.online.projector.requires_grad_(False)  # it is watched, but has no part in the loss
         self.autocast = False  # bfloat16 in the backbone
@@ -102,7 +103,8 @@ class Objective(nn.Module):
         aim = None
         if self.network.target is not None:
             with torch.no_grad():
-                aim = self.features(self.network.target, views.images)
+                share = views.images[: len(views.images) // self.full * self.aims]
+                aim = self.features(self.network.target, share, self.aims, self.aims)
         return self.judge(h, aim, views.targets, views.relaxed, views.labels)
 
     def judge(
