@@ -92,11 +92,13 @@ def test_a_row_that_is_finished_is_not_done_again(tmp_path: Path) -> None:
 
 
 def test_other_settings_of_the_measurement_measure_again_without_training(tmp_path: Path) -> None:
-    reproduce("digits", TOY, tmp_path, only="simsiam$", progress=False)
+    first = reproduce("digits", TOY, tmp_path, only="simsiam$", progress=False)
     heard: list[str] = []
     reproduce("digits", [*TOY, "evaluate.knn_k=1"], tmp_path, only="simsiam$", progress=False, say=heard.append)
     assert "  trained already" in heard
     assert "  measuring knn" in heard
+    again = reproduce("digits", TOY, tmp_path, only="simsiam$", progress=False)  # not what knn_k=1 left there
+    assert again["rows"] == first["rows"]
 
 
 def test_a_row_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

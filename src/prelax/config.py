@@ -39,6 +39,12 @@ class DataSettings(Section):
     store: Literal["auto", "device", "host", "disk"] = Field("auto", description="where decoded pixels stay")
     workers: int | None = Field(None, ge=0, le=256, description="processes that decode; default all cores")
 
+    @property
+    def label(self) -> str:
+        """What results on it are called: the source, or a folder's own name."""
+        named = self.root.expanduser().resolve().name if self.source == "folder" and self.root is not None else ""
+        return named or self.source
+
 
 class AugmentSettings(Section):
     preset: str = Field("auto", description="a name of `prelax list augmentations`; auto: by source and size")

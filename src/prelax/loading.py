@@ -112,15 +112,17 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Loaded:
     else:
         run = Run.open(path)
         settings, state = run.settings, run.load_backbone()
-        preprocess = preprocess_of(settings, channels_of(state, str(path)))
-    channels = channels_of(state, str(path))
+        preprocess = preprocess_of(settings, channels_of(settings, state, str(path)))
+    channels = channels_of(settings, state, str(path))
     net = build(settings, channels, state, str(path))
     net.load_state_dict(state)
     return Loaded(net.to(device).eval(), preprocess, settings, channels, torch.device(device), path)
 
 
-def channels_of(state: dict[str, Tensor], where: str) -> int:
-    """The channels of the images, from the first convolution."""
+def channels_of(settings: Settings, state: dict[str, Tensor], where: str) -> int:
+    """The channels of the images: as the run wrote them down, else from what looks like the first convolution."""
+    if settings.data.channels is not None:
+        return settings.data.channels
     first = next((tensor for tensor in state.values() if tensor.dim() == 4), None)
     stem = state.get("conv1.weight", first)
     if stem is None:

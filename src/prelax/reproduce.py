@@ -172,7 +172,7 @@ def finished_epochs(folder: Path) -> int:
 def measure(folder: Path, row: Row, on: str | None, device: str, wanted: EvaluateSettings, say: Say) -> float:
     """The row's figure, measured now or, when it was measured with these settings before, read from the run folder."""
     from prelax.evaluate.effects import effects
-    from prelax.evaluate.protocols import evaluate
+    from prelax.evaluate.protocols import PROBES, evaluate
     from prelax.run import Run
     from prelax.train import choose_device
 
@@ -181,9 +181,9 @@ def measure(folder: Path, row: Row, on: str | None, device: str, wanted: Evaluat
         return figure_of(run.metrics()[-1], row.figure, f"the metrics of {folder}")
     figure = "floor" if row.init == "random" else row.figure
     own = run.settings.data
-    same = run.settings.evaluate == wanted
     for found in run.evals().values():
-        if same and found.get("protocol") == row.protocol and found.get("dataset") == (on or own.source):
+        made_so = row.protocol not in PROBES or (found.get("evaluate"), found.get("seed")) == (wanted.model_dump(), 0)
+        if made_so and found.get("protocol") == row.protocol and found.get("dataset") == (on or own.label):
             return figure_of(found, figure, str(folder))
     say(f"  measuring {row.protocol}" + (f" on {on}" if on else ""))
     target = own.model_copy(update={"source": on}) if on and on != own.source else None

@@ -4,7 +4,9 @@ import json
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import save_file
+from torch import Tensor, nn
 from torchvision.transforms import v2
 
 from prelax.config import resolve
@@ -133,5 +135,28 @@ def test_a_damaged_hub_folder_is_refused_in_one_line(run, tmp_path):
 
 def test_weights_without_a_convolution_are_no_backbone(run):
     save_file({"weight": torch.zeros(2, 2)}, run.path / "backbone.safetensors")
-    with pytest.raises(PrelaxError, match="no convolution"):
+    with pytest.raises(PrelaxError, match=r"not of a resnet8: conv1\.weight is missing"):
         load(run.path)
+
+
+class Backwards(nn.Module):
+    """A backbone whose first convolution is not the first by name."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.features = 4
+        self.stem = nn.Conv2d(channels, 8, 3, 2)
+        self.body = nn.Conv2d(8, 4, 3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(self.stem(x)).mean((2, 3))
+
+
+def test_a_backbone_whose_first_convolution_is_not_first_by_name_loads(run):
+    tree = yaml.safe_load((run.path / "config.yaml").read_text())
+    tree["model"]["backbone"] = f"{__name__}:Backwards"
+    (run.path / "config.yaml").write_text(yaml.safe_dump(tree))
+    save_file(Backwards(1).state_dict(), run.path / "backbone.safetensors")
+    loaded = load(run.path)
+    assert loaded.channels == 1
+    assert loaded.backbone(torch.zeros(2, 1, 16, 16)).shape == (2, 4)

@@ -150,6 +150,30 @@ def test_reverse_is_read_from_runs_and_seeds_are_averaged(run_folder: Callable[.
     assert row["reverse_std"] == pytest.approx(2**0.5)
     with pytest.raises(PrelaxError, match="reverse"):
         reverse_rows(runs[:1])
+    weighted = run_folder(tmp_path / "weighted", "prelax-std", 1, ("method.reverse=true", "method.gamma=0.7"))
+    with pytest.raises(PrelaxError, match=r"differ in more than method\.reverse"):
+        reverse_rows([*runs, weighted])
+
+
+def test_runs_are_compared_by_one_protocol_or_not_at_all(run_folder: Callable[..., Run], tmp_path: Path) -> None:
+    runs = [
+        run_folder(tmp_path / f"{g}", epochs=1, pairs=(f"method.gamma={g}",), seed=i) for i, g in enumerate((0.1, 0.5))
+    ]
+    (runs[1].path / "eval" / "linear-digits.json").unlink()
+    told = {row["value"]: row["accuracy"] for row in sensitivity_rows(runs) if row["coefficient"] == "gamma"}
+    assert told == {0.1: 96.0, 0.5: 95.0}  # kNN, which both have, though one has linear
+    (runs[1].path / "eval" / "knn-digits.json").unlink()
+    with pytest.raises(PrelaxError, match="no measurement in common"):
+        sensitivity_rows(runs)
+    longer = run_folder(tmp_path / "longer", epochs=2, pairs=("method.gamma=0.5",))
+    with pytest.raises(PrelaxError, match=r"differ in train\.epochs \(1, 2\)"):
+        sensitivity_rows([runs[0], longer])
+
+
+def test_rows_without_a_place_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text('[{"method": "a", "coefficient": "gamma", "accuracy": 90}]')
+    with pytest.raises(PrelaxError, match="a finite 'value'"):
+        figures.draw("sensitivity", [tmp_path / "rows.json"], tmp_path / "figure")
 
 
 def test_every_figure_can_be_asked_for_by_name(run_folder: Callable[..., Run], tmp_path: Path) -> None:

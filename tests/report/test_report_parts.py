@@ -19,7 +19,7 @@ from prelax.record import Record
 from prelax.report import embedding
 from prelax.report.album import crop_box, steps, strips, unnormalised
 from prelax.report.content import Cell
-from prelax.report.gather import headline, mark_best, results
+from prelax.report.gather import charts, headline, mark_best, results
 from prelax.report.render import to_json
 from prelax.report.sections import number
 from prelax.report.sprites import sprite
@@ -137,6 +137,22 @@ def test_results_keep_one_row_per_protocol_and_mark_the_best() -> None:
     assert [cell.best for cell in rows[1].cells if cell] == [False, True]
     assert rows[0].cells[0] is None
     assert (headline(rows, 0, "digits"), headline(rows, 1, "digits")) == (rows[1], rows[0])
+
+
+def test_folders_of_one_name_are_rows_of_their_own() -> None:
+    first, second = ({"protocol": "knn", "dataset": "photos", "root": f"/{name}/photos"} for name in "ab")
+    rows = results([{"knn": {**first, "accuracy": 49.5}}, {"knn": {**second, "accuracy": 63.8}}])
+    assert [(row.dataset, [cell.value if cell else None for cell in row.cells]) for row in rows] == [
+        ("a/photos", [49.5, None]),
+        ("b/photos", [None, 63.8]),
+    ]
+    assert headline(rows, 1, "photos") == rows[1]
+
+
+def test_the_floor_of_the_knn_curve_is_that_of_the_runs_own_images() -> None:
+    evals = {"knn-a": {"protocol": "knn", "floor": 10.0}, "knn": {"protocol": "knn", "floor": 80.0}}
+    first, _ = charts([[{"epoch": 1, "knn": 90.0}]], [evals])
+    assert [mark.value for chart in first for mark in chart.marks] == [80.0]
 
 
 def test_a_tie_has_no_best() -> None:

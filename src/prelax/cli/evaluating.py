@@ -111,17 +111,24 @@ def changed(settings: EvaluateSettings, changes: list[str]) -> EvaluateSettings:
 
 def dataset(run: Any, on: str | None, root: Path | None) -> DataSettings | None:
     """The images asked for: None for the run's own, else a dataset by name, or a folder of images."""
+    from prelax.config import DataSettings
+    from prelax.data import SOURCES
     from prelax.evaluate.protocols import dataset as named
     from prelax.loading import channels_of
 
     own = run.settings.data
     if on is None and root is None:
         return None
-    channels = channels_of(run.load_backbone(), str(run.path))
+    if on is not None and root is not None and on not in SOURCES:
+        raise PrelaxError(f"--on {on} is a folder of images by itself: leave --root out")
+    channels = channels_of(run.settings, run.load_backbone(), str(run.path))
     found = named(on or own.source, own, channels)
-    if found is not None and found.source != own.source:
-        found = found.model_copy(update={"channels": channels, "limit": None})
-    return found.model_copy(update={"root": root}) if found is not None and root is not None else found
+    if found is None or (found == own and root in (None, own.root)):
+        return found
+    other: dict[str, Any] = {"channels": channels, "limit": None}
+    if root is not None and root != own.root:  # how the run's own folder is split and labelled is not said of another
+        other |= {"root": root, "test_root": None, "labels": None, "test_fraction": DataSettings().test_fraction}
+    return found.model_copy(update=other)
 
 
 def whole(run: Any) -> DataSettings:

@@ -58,7 +58,7 @@ def augmentations(
     target = out or run / "augmentations.png"
     with working():
         on_data = dataset(opened, on, root)
-        names = operation or every_name(channels_of(opened.load_backbone(), str(run)))
+        names = operation or every_name(channels_of(opened.settings, opened.load_backbone(), str(run)))
         result = effects(
             opened,
             on_data,

@@ -175,7 +175,8 @@ def bench(
         from prelax.train.peers import installed
 
         settings = check(resolve(recipe, [f"train.device={device}", *(changes or [])]))
-        fair = settings.method.name == "simsiam" and settings.data.source != "digits"  # the job the others can do
+        theirs = settings.model.backbone in ("resnet8", "resnet18", "resnet34", "resnet50")
+        fair = settings.method.name == "simsiam" and settings.data.source != "digits" and theirs  # what others can do
         with working():
             rows = bench_training(settings, seconds=seconds, peers=installed() if rivals and fair else [])
     show(rows)

@@ -69,7 +69,19 @@ def targets(run: Run, every: list[Run], on: list[str]) -> list[DataSettings]:
             found.append(dataset(run, name, Path(root).expanduser() if root else None))
         return found
     own = {(other.settings.data.source, other.settings.data.root): other for other in every}
-    return [dataset(run, other.settings.data.source, other.settings.data.root) for other in own.values()]  # type: ignore[misc]
+    return [as_read_by(run, other) for other in own.values()]
+
+
+def as_read_by(run: Run, other: Run) -> DataSettings:
+    """Another run's dataset, split and labelled as that run has it, in the shape this run's backbone takes."""
+    from prelax.loading import IMAGE_SIZE, channels_of
+
+    mine, theirs = run.settings.data, other.settings.data
+    if (mine.source, mine.root) == (theirs.source, theirs.root):
+        return mine
+    channels = channels_of(run.settings, run.load_backbone(), str(run.path))
+    size = None if theirs.source in IMAGE_SIZE else mine.image_size
+    return theirs.model_copy(update={"channels": channels, "image_size": size, "limit": None})
 
 
 def rows(matrix: dict[str, Any]) -> list[dict[str, Any]]:

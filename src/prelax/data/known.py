@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from prelax.config import DataSettings
 from prelax.data.folder import Layout, load_folder
 from prelax.data.images import ImageSet
+from prelax.data.listing import scan
 from prelax.errors import PrelaxError
 
 IMAGENETTE = {
@@ -31,6 +32,21 @@ HOW = {
 
 def load_known(settings: DataSettings, split: str, progress: Callable[[int, int], None] | None = None) -> ImageSet:
     """Tiny ImageNet, Imagenette or ImageNet (by ``settings.source``) from their folders; the test set is their val."""
+    name, root = settings.source, _found(settings)
+    # Without this, an unlabelled test/ beside val/ could be taken for the test set.
+    test_root = settings.test_root or root / "val"
+    settings = settings.model_copy(update={"root": root, "test_root": test_root})
+    layouts = {"tiny-imagenet": _tiny_imagenet, "imagenette": _imagenette, "imagenet": _imagenet}
+    return load_folder(settings, split, progress, layouts[name](root))
+
+
+def training_names(settings: DataSettings) -> set[str]:
+    """The names of the training files of such a set, without folder and ending."""
+    return {PurePosixPath(name).stem for name in scan(_found(settings) / "train").names}
+
+
+def _found(settings: DataSettings) -> Path:
+    """The folder that holds train and val."""
     name = settings.source
     usual, how = HOW[name]
     if settings.root is None:
@@ -39,11 +55,7 @@ def load_known(settings: DataSettings, split: str, progress: Callable[[int, int]
     root = next((tree for tree in (given, given / usual, given / name) if (tree / "train").is_dir()), None)
     if root is None:
         raise PrelaxError(f"no {name} files: looked for train/ in {given} and {given / usual}; {how} there")
-    # Without this, an unlabelled test/ beside val/ could be taken for the test set.
-    test_root = settings.test_root or root / "val"
-    settings = settings.model_copy(update={"root": root, "test_root": test_root})
-    layouts = {"tiny-imagenet": _tiny_imagenet, "imagenette": _imagenette, "imagenet": _imagenet}
-    return load_folder(settings, split, progress, layouts[name](root))
+    return root
 
 
 def _imagenette(root: Path) -> Layout:
@@ -60,8 +72,9 @@ def _tiny_imagenet(root: Path) -> Layout:
     table, words = root / "val" / "val_annotations.txt", root / "words.txt"
     if table.is_file():
         for line in table.read_text(encoding="utf-8").splitlines():
-            file, wnid, *_ = line.split("\t")
-            labels[f"images/{file}"] = wnid
+            if "\t" in line:
+                file, wnid, *_ = line.split("\t")
+                labels[f"images/{file}"] = wnid
     if words.is_file():
         for line in words.read_text(encoding="utf-8").splitlines():
             wnid, _, said = line.partition("\t")

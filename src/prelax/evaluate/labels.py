@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+from pathlib import PurePosixPath
 
 import torch
 from torch import Tensor
@@ -36,8 +37,18 @@ def unseen(test: ImageSet, pretraining: ImageSet) -> tuple[ImageSet, int]:
     seen &= {digest for part in pretraining.images.split(8192) for digest in fingerprints(part)}
     if not seen:
         return test, 0
-    kept = torch.tensor([digest not in seen for digest in fingerprints(test.images)])
-    dropped = len(kept) - int(kept.sum())
+    return _without(test, [digest in seen for digest in fingerprints(test.images)])
+
+
+def unseen_by_name(test: ImageSet, names: set[str]) -> tuple[ImageSet, int]:
+    """The same where the same photo has the same file name in both sets, but other pixels (another size)."""
+    return _without(test, [PurePosixPath(path).stem in names for path in test.paths or []])
+
+
+def _without(test: ImageSet, seen: list[bool]) -> tuple[ImageSet, int]:
+    kept, dropped = ~torch.tensor(seen, dtype=torch.bool), sum(seen)
+    if not dropped:
+        return test, 0
     if 2 * dropped > len(test):
         raise PrelaxError(
             f"{dropped} of the {len(test)} test images of {test.name} were in pre-training; "

@@ -19,7 +19,7 @@ from prelax.evaluate.probe import Outcome, knn, knn_few, linear, linear_fast, li
 from prelax.evaluate.residual import probe_residual
 from prelax.evaluate.retrieval import precision
 from prelax.evaluate.subject import Subject, random_subject, subject
-from prelax.loading import Loaded, load
+from prelax.loading import IMAGE_SIZE, Loaded, load
 from prelax.run import Run
 
 PROTOCOLS: dict[str, str] = {
@@ -89,7 +89,9 @@ def evaluate(
     protocols = check(protocols)
     loaded = load(run.path, device)
     on = dataset(on, loaded.settings.data, loaded.channels)
-    elsewhere = on is not None and (on.source, on.root) != (loaded.settings.data.source, loaded.settings.data.root)
+    own = loaded.settings.data
+    elsewhere = on is not None and (on.source, on.root) != (own.source, own.root)
+    target = on or own
     results = []
     judged = subject(loaded, on, seed, shared) if any(name in PROBES for name in protocols) else None
     floor = random_subject(judged, loaded) if judged is not None else None
@@ -100,12 +102,22 @@ def evaluate(
             result = examine(name, judged, floor, loaded, settings)
         else:
             result = probe_residual(run, loaded, on=on, seed=seed)
-        if elsewhere and on is not None and on.source == "folder" and on.root is not None:
-            result["dataset"] = on.root.resolve().name
+        result["dataset"] = target.label
+        if target.source == "folder" and target.root is not None:
+            result["root"] = str(target.root.expanduser().resolve())
         if not shared or rank() == 0:
-            run.write_eval(f"{name}-{result['dataset']}" if elsewhere else name, result)
+            run.write_eval(free_name(run, f"{name}-{target.label}", result.get("root")) if elsewhere else name, result)
         results.append(result)
     return results
+
+
+def free_name(run: Run, name: str, root: str | None) -> str:
+    """The name, or the name and a number where it stands for another folder that is called the same."""
+    taken, number, free = run.evals(), 1, name
+    while free in taken and taken[free].get("root") != root:
+        number += 1
+        free = f"{name}-{number}"
+    return free
 
 
 def dataset(on: DataSettings | str | None, own: DataSettings, channels: int) -> DataSettings | None:
@@ -113,7 +125,11 @@ def dataset(on: DataSettings | str | None, own: DataSettings, channels: int) -> 
     if on is None or isinstance(on, DataSettings):
         return on
     if on in SOURCES:
-        return own if on == own.source else own.model_copy(update={"source": on, "test_root": None, "labels": None})
+        if on == own.source:
+            return own
+        # One that comes in a size of its own keeps it: enlarging is the backbone's preprocessing.
+        size = None if on in IMAGE_SIZE else own.image_size
+        return own.model_copy(update={"source": on, "image_size": size, "test_root": None, "labels": None})
     if Path(on).is_dir():
         return DataSettings(source="folder", root=Path(on), image_size=own.image_size, channels=channels)
     raise PrelaxError(f"no dataset {on!r}, and no folder of that name{nearest(on, SOURCES)}")
@@ -152,6 +168,8 @@ def examine(
         "classes": judged.classes,
         "test_images_left_out_as_seen": judged.dropped,
         "pretraining_images_verified": judged.verified,
+        "seed": judged.seed,
+        "evaluate": settings.model_dump(mode="json"),
         "device": describe(judged.device),
         "seconds": round(seconds, 3),
     }

@@ -13,10 +13,11 @@ from prelax import augment
 from prelax.collectives import alone, gather_shares, share
 from prelax.config import DataSettings
 from prelax.data import ImageSet, load, subset
+from prelax.data.known import training_names
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 from prelax.evaluate.features import Preprocess, extract, finite, forward, frozen
-from prelax.evaluate.labels import digest_of, labelled, unseen
+from prelax.evaluate.labels import digest_of, labelled, unseen, unseen_by_name
 from prelax.loading import Loaded, views_of
 
 BATCH = 2048  # images a forward pass; a frozen backbone in eval mode does not care which images share a batch
@@ -141,6 +142,8 @@ def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0, share
             f"set data.channels={loaded.channels}"
         )
     dropped = None
+    if (names := pretraining_names(own, target)) is not None:
+        test, dropped = unseen_by_name(test, names)
     if pretraining is not None and pretraining.images.shape[1:] == test.images.shape[1:]:
         test, dropped = unseen(test, pretraining)
     return Subject(
@@ -185,9 +188,22 @@ def pretraining_images(own: DataSettings, target: DataSettings) -> ImageSet | No
     if own.shards is not None:
         return None  # nobody holds them all at once
     if target.source != own.source and "folder" not in (target.source, own.source):
-        return None  # two published datasets: their pixels are not the same files
+        return None  # two published datasets: their pixels are not the same files (`pretraining_names`)
     try:
         return load(own.model_copy(update={"image_size": target.image_size, "channels": target.channels}), "train")
+    except PrelaxError:
+        return None  # a backbone that came without its data
+
+
+def pretraining_names(own: DataSettings, target: DataSettings) -> set[str] | None:
+    """The names of the training files where two published datasets share photos: Imagenette is cut out of ImageNet.
+
+    Its test photos are nearly all ImageNet's training photos, and some of its training photos are of ImageNet's val.
+    """
+    if {own.source, target.source} != {"imagenet", "imagenette"} or own.shards is not None:
+        return None
+    try:
+        return training_names(own)
     except PrelaxError:
         return None  # a backbone that came without its data
 

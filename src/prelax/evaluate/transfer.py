@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -34,12 +35,34 @@ def transfer(
     return {
         "protocol": protocol,
         "runs": [run.name for run in runs],
-        "sources": [run.settings.data.source for run in runs],
-        "targets": [row["dataset"] for row in cells[0]] if cells else [],
+        "sources": [run.settings.data.label for run in runs],
+        "targets": tell_apart([(cell["dataset"], cell.get("root")) for cell in cells[0]]) if cells else [],
         "accuracy": [[cell["accuracy"] for cell in row] for row in cells],  # runs x targets
         "std": [[cell["std"] for cell in row] for row in cells],
         "floor": [[cell["floor"] for cell in row] for row in cells],
     }
+
+
+def tell_apart(datasets: Sequence[tuple[str, str | None]]) -> list[str]:
+    """Names of datasets, folders that are called the same with as much of their path as tells them apart.
+
+    >>> tell_apart([("cifar10", None), ("photos", "/a/x/photos"), ("photos", "/b/x/photos"), ("scans", "/c/scans")])
+    ['cifar10', 'a/x/photos', 'b/x/photos', 'scans']
+    """
+    roots: dict[str, set[tuple[str, ...]]] = {}
+    for name, root in datasets:
+        if root is not None:
+            roots.setdefault(name, set()).add(PurePath(root).parts)
+    told = []
+    for name, root in datasets:
+        if root is None or len(roots[name]) == 1:
+            told.append(name)
+            continue
+        longest = max(len(parts) for parts in roots[name])
+        tails = ({parts[-n:] for parts in roots[name]} for n in range(1, longest + 1))
+        enough = next(n for n, tail in enumerate(tails, 1) if len(tail) == len(roots[name]))
+        told.append("/".join(PurePath(root).parts[-enough:]))
+    return told
 
 
 def as_table(matrix: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from prelax.config import keys
 from prelax.errors import PrelaxError
+from prelax.evaluate.transfer import tell_apart
 from prelax.report.content import Bar, Card, Cell, Chart, Line, Mark, Row, Setting, Word
 from prelax.run import Run
 
@@ -82,18 +83,24 @@ def names(runs: Sequence[Run]) -> list[str]:
 
 def results(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Row]:
     """The table: a row per protocol, dataset and measure, a cell per run; the best of a row is marked."""
-    found: dict[tuple[str, str, str], list[Cell | None]] = {}
+    found: dict[tuple[str, tuple[str, str | None], str], list[Cell | None]] = {}
     for index, run in enumerate(evals):
         for name, result in run.items():
             # The residual probe and the effects of augmentations have figures of their own.
             if not isinstance(result, Mapping) or "targets" in result or result.get("protocol") in EFFECTS:
                 continue
-            protocol, dataset = str(result.get("protocol", name)), str(result.get("dataset", "–"))
+            root = result.get("root")
+            where = (str(result.get("dataset", "–")), str(root) if root is not None else None)
             for measure, cell in measures(result).items():
-                cells = found.setdefault((protocol, dataset, measure), [None] * len(evals))
+                cells = found.setdefault((str(result.get("protocol", name)), where, measure), [None] * len(evals))
                 cells[index] = cell
+    every = list(dict.fromkeys(where for _, where, _ in found))
+    called = dict(zip(every, tell_apart(every), strict=True))
     order = {protocol: rank for rank, protocol in enumerate(FIRST)}
-    rows = [Row(*key, mark_best(cells), percent=is_percent(key[2])) for key, cells in found.items()]
+    rows = [
+        Row(protocol, called[where], measure, mark_best(cells), percent=is_percent(measure))
+        for (protocol, where, measure), cells in found.items()
+    ]
     return sorted(rows, key=lambda row: (order.get(row.protocol, len(FIRST)), row.protocol, row.dataset))
 
 
@@ -131,7 +138,7 @@ def headline(rows: Sequence[Row], index: int, dataset: str) -> Row | None:
     """The row a run is known by: linear before kNN, on its own dataset before others."""
     mine = [row for row in rows if row.cells[index] is not None and row.cells[index].value is not None]  # type: ignore[union-attr]
     accuracy = [row for row in mine if row.measure == "accuracy"]
-    at_home = [row for row in accuracy if row.dataset == dataset]
+    at_home = [row for row in accuracy if row.dataset == dataset or row.dataset.endswith(f"/{dataset}")]
     return next(iter(at_home or accuracy or mine), None)
 
 
@@ -208,8 +215,8 @@ def charts(
 
     floors = []
     for index, run in enumerate(evals):
-        found = [finite(r.get("floor")) for r in run.values() if isinstance(r, Mapping) and r.get("protocol") == "knn"]
-        floors += [Mark(index, value, "random backbone") for value in found[:1] if value is not None]
+        floor = finite(run.get("knn", {}).get("floor"))  # on the run's own images, as the curve is
+        floors += [Mark(index, floor, "random backbone")] if floor is not None else []
     first = [chart(key, title, said, unit, floors if key == "knn" else None) for key, title, said, unit in DYNAMICS]
     shown = {key for key, *_ in DYNAMICS} | {"epoch"}
     logged = [key for run in metrics for entry in run for key, value in entry.items() if isinstance(value, int | float)]
@@ -238,7 +245,7 @@ def card(run: Run, name: str, index: int, rows: Sequence[Row], words: Sequence[W
     epochs = f"{last}" if last >= settings.train.epochs else f"{last} of {settings.train.epochs}"
     facts = [
         ("method", settings.method.name),
-        ("data", settings.data.source),
+        ("data", settings.data.label),
         ("backbone", settings.model.backbone),
         ("epochs", epochs),
         ("batch size", str(settings.train.batch_size)),
@@ -246,7 +253,7 @@ def card(run: Run, name: str, index: int, rows: Sequence[Row], words: Sequence[W
     ]
     if seconds:
         facts.append(("training time", duration(seconds)))
-    return Card(name, str(run.path), headline(rows, index, settings.data.source), facts, list(words))
+    return Card(name, str(run.path), headline(rows, index, settings.data.label), facts, list(words))
 
 
 def duration(seconds: float) -> str:

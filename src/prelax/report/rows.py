@@ -4,29 +4,52 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from prelax.config import Settings
 from prelax.errors import PrelaxError
-from prelax.report.gather import headline, results
+from prelax.report.content import Row
+from prelax.report.gather import results
 from prelax.run import Run
 
 COEFFICIENTS = ("alpha", "beta", "gamma")
+ALIKE: dict[str, Callable[[Settings], Any]] = {
+    "data": lambda s: s.data.label,
+    "model.backbone": lambda s: s.model.backbone,
+    "method.base": lambda s: s.method.base,
+    "train.epochs": lambda s: s.train.epochs,
+}
 
 
 def scores(runs: Sequence[Run]) -> list[tuple[Any, float]]:
-    """The method's settings and the accuracy (linear before kNN) of every run that was evaluated."""
-    found = []
-    for run in runs:
-        settings = run.settings
-        row = headline(results([run.evals()]), 0, settings.data.source)
-        cell = row.cells[0] if row is not None and row.measure == "accuracy" else None
-        if cell is not None and cell.value is not None:
-            found.append((settings.method, cell.value))
-    if not found:
+    """The method's settings and the accuracy of every run, all by the first protocol (linear before kNN) they share."""
+    alike(runs)
+    rows = [row for row in results([run.evals() for run in runs]) if row.measure == "accuracy"]
+    if not rows:
         raise PrelaxError(f"none of the {len(runs)} runs was evaluated; do so with `prelax evaluate RUN`")
-    return found
+
+    def values(row: Row) -> list[float]:
+        return [cell.value for cell in row.cells if cell is not None and cell.value is not None]
+
+    row = next((row for row in rows if len(values(row)) == len(runs)), None)
+    if row is None:
+        most = max(rows, key=lambda row: len(values(row)))
+        said = ", ".join(run.name for run, cell in zip(runs, most.cells, strict=True) if cell is None)
+        raise PrelaxError(
+            f"the runs have no measurement in common; {said} lack(s) {most.protocol} on {most.dataset}: "
+            f"`prelax evaluate RUN --protocol {most.protocol}`"
+        )
+    return list(zip((run.settings.method for run in runs), values(row), strict=True))
+
+
+def alike(runs: Sequence[Run]) -> None:
+    """Refuses runs that differ in what no such figure compares."""
+    for name, key in ALIKE.items():
+        found = list(dict.fromkeys(str(key(run.settings)) for run in runs))
+        if len(found) > 1:
+            raise PrelaxError(f"the runs differ in {name} ({', '.join(found)}): such a figure is of runs that do not")
 
 
 def spread(values: Sequence[float], name: str = "accuracy", std: str = "std") -> dict[str, float]:
@@ -64,7 +87,12 @@ def sensitivity_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
 def reverse_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Accuracies with the normal and with the reverse residual, a row a method; seeds are averaged."""
     found: dict[str, dict[str, list[float]]] = {}
+    first: dict[str, Any] = {}
     for settings, value in scores(runs):
+        if settings.model_copy(update={"reverse": False}) != first.setdefault(
+            settings.name, settings.model_copy(update={"reverse": False})
+        ):
+            raise PrelaxError(f"the {settings.name} runs differ in more than method.reverse and the seed")
         kind = "reverse" if settings.reverse else "normal"
         found.setdefault(settings.name, {}).setdefault(kind, []).append(value)
     rows: list[dict[str, Any]] = []

@@ -60,7 +60,7 @@ def draw_sensitivity(points: Sequence[Mapping[str, Any]], path: Path | str) -> l
     Args:
         points: ``coefficient``, ``value``, ``accuracy`` and, where known, ``method`` and ``std``.
     """
-    told = checked(points, "coefficient")
+    told = checked(points, "coefficient", "value")
     coefficients = list(dict.fromkeys(str(row["coefficient"]) for row in told))
     methods = list(dict.fromkeys(str(row.get("method", "prelax")) for row in told))
     greek = {
@@ -142,9 +142,11 @@ def draw_reverse(rows: Sequence[Mapping[str, Any]], path: Path | str) -> list[Pa
     return written
 
 
-def checked(rows: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
-    """The rows that have a name and a finite accuracy; refuses to draw none."""
-    good = [row for row in rows if name in row and finite(row.get("accuracy")) is not None]
+def checked(rows: Sequence[Mapping[str, Any]], name: str, *also: str) -> list[Mapping[str, Any]]:
+    """The rows that have a name and a finite accuracy (and ``also`` finite); refuses to draw none."""
+    numbers = ["accuracy", *also]
+    good = [row for row in rows if name in row and all(finite(row.get(key)) is not None for key in numbers)]
     if not good:
-        raise PrelaxError(f"nothing to draw: no row has both {name!r} and a finite 'accuracy'")
+        said = " and ".join(f"a finite {key!r}" for key in numbers)
+        raise PrelaxError(f"nothing to draw: no row has {name!r} and {said}")
     return good
