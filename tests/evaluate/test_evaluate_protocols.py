@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,17 @@ from prelax.evaluate.finetune import Tuning, finetune, tune
 from prelax.evaluate.knn import knn_accuracy
 from prelax.evaluate.labels import digest
 from prelax.evaluate.linear import Protocol
-from prelax.evaluate.probe import backbone_knn, knn, knn_few, linear, linear_fast, linear_tta, logistic, sets_for
+from prelax.evaluate.probe import (
+    backbone_knn,
+    knn,
+    knn_few,
+    linear,
+    linear_fast,
+    linear_tta,
+    logistic,
+    sets_for,
+    tta_views,
+)
 from prelax.evaluate.protocols import PROBES
 from prelax.evaluate.subject import probe_crops, random_subject, settle_norms
 from prelax.evaluate.transfer import transfer
@@ -63,6 +74,23 @@ def test_the_knn_figure_is_that_of_the_plain_function(judged, loaded):
 def test_k_is_clamped_to_the_training_images_and_the_result_says_so(judged):
     told = knn(judged, EvaluateSettings(knn_k=100_000)).settings
     assert (told["k"], told["asked_k"]) == (1297, 100_000)
+
+
+def test_the_views_of_large_test_images_are_the_whole_and_boxes_of_seven_eighths(judged, loaded, monkeypatch):
+    shape = (len(judged.test), 1, 32, 32)  # twice the backbone's size
+    columns = torch.arange(32, dtype=torch.uint8).expand(shape).contiguous() * 8
+    judged = replace(judged, test=replace(judged.test, images=columns))
+    seen = []
+    monkeypatch.setattr("prelax.evaluate.probe.extract", lambda net, images, prepare, **_: prepare(images[:1]))
+    for view in tta_views(judged):
+        left, right = view()[0, 0, 0, [0, -1]].tolist()
+        seen.append((left, right))
+    pre = loaded.preprocess
+    values = [tuple(((v * pre.std[0] + pre.mean[0]) * 255 / 8) for v in pair) for pair in seen]
+    whole, first, second = values[0], values[1], values[2]
+    assert whole == pytest.approx((0.5, 30.5), abs=0.4)
+    assert first == pytest.approx((0.5, 26.5), abs=0.6)  # columns 0 to 27
+    assert second == pytest.approx((4.5, 30.5), abs=0.6)  # columns 4 to 31
 
 
 @pytest.mark.parametrize("name", ["linear", "linear-fast", "linear-tta", "knn", "logistic", "retrieval"])

@@ -88,6 +88,7 @@ def tta_views(subject: Subject) -> list[Callable[[], Tensor]]:
     """Features of the test images whole, in five boxes of 7/8 of the side, and mirrored where crops are mirrored."""
     images = subject.test.images
     side = min(images.shape[2:])
+    size = min(side, getattr(subject.preprocess, "size", side))  # the preprocessing cuts nothing off images of its size
     box = round(side * 7 / 8)
     room = side - box
     corners = [None, (0, 0), (0, room), (room, 0), (room, room), (room // 2, room // 2)]
@@ -97,8 +98,9 @@ def tta_views(subject: Subject) -> list[Callable[[], Tensor]]:
         def prepare(pixels: Tensor) -> Tensor:
             if corner is not None:
                 top, left = corner
-                boxed = pixels[:, :, top : top + box, left : left + box].float()
-                pixels = F.interpolate(boxed, (side, side), mode="bilinear", antialias=True).round().byte()
+                pixels = pixels[:, :, top : top + box, left : left + box]
+            if pixels.shape[2:] != (size, size):
+                pixels = F.interpolate(pixels.float(), (size, size), mode="bilinear", antialias=True).round().byte()
             return subject.preprocess(pixels.flip(-1) if mirror else pixels)
 
         return extract(
