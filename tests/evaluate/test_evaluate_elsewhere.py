@@ -23,6 +23,11 @@ from prelax.evaluate.subject import pretraining_names
 from prelax.run import Run
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRELAX_CACHE", str(tmp_path / "cache"))
+
+
 def digits_as_files(folder: Path, classes: int, split: str = "train", rows: range = range(150)) -> Path:
     images = load_data(DataSettings(), split)
     for row in rows:

@@ -283,6 +283,10 @@ def test_cached_crops_are_fewer_when_memory_is_short_and_the_result_says_so(judg
     assert linear_fast(judged, loaded.settings.evaluate, [0]).settings["cached_sets"] == 3
     monkeypatch.setattr(subject, "CACHE", 1)
     assert linear_fast(judged, loaded.settings.evaluate, [0]).settings["cached_sets"] == 1
+    monkeypatch.undo()
+    monkeypatch.setattr(subject, "free_memory", lambda device: 4 * 4 * 1297 * 64)
+    assert judged.sets_that_fit(8) == 2  # half of what is free
+    assert replace(judged, shared=True).sets_that_fit(8) == 8  # processes that see different memory must not differ
 
 
 def test_the_fewer_the_images_the_more_sets_of_crops():

@@ -14,6 +14,7 @@ from prelax.collectives import alone, gather_shares, share
 from prelax.config import DataSettings
 from prelax.data import ImageSet, load, subset
 from prelax.data.known import training_names
+from prelax.data.memory import available_memory
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 from prelax.evaluate.features import Preprocess, extract, finite, forward, frozen
@@ -23,6 +24,7 @@ from prelax.loading import Loaded, views_of
 BATCH = 2048  # images a forward pass; a frozen backbone in eval mode does not care which images share a batch
 CACHE = 16 << 30  # bytes that sets of crops may take
 ON_DEVICE = 0.4  # share of a card's free memory that pixels may take
+ROOM = 0.5  # share of the free memory, where they are kept, that sets of crops may take
 
 
 @dataclass
@@ -92,7 +94,8 @@ class Subject:
     def sets_that_fit(self, wanted: int) -> int:
         """How many sets of crops can be kept, at most those wanted and at least one."""
         each = 4 * len(self.train) * int(self.backbone.features)  # type: ignore[arg-type]
-        return max(1, min(wanted, CACHE // each))
+        room = CACHE if self.shared else min(CACHE, int(ROOM * free_memory(self.device)))  # shares must be of one mind
+        return max(1, min(wanted, room // each))
 
     def only(self, rows: Tensor) -> Subject:
         """The same subject with some of the training images; what is known of them is kept."""
@@ -105,8 +108,12 @@ def near(images: Tensor, device: torch.device) -> Tensor:
     """Pixels on the device when they fit there, else where they are."""
     if device.type != "cuda":
         return images
-    free, _ = torch.cuda.mem_get_info(device)
-    return images.to(device) if images.numel() < ON_DEVICE * free else images
+    return images.to(device) if images.numel() < ON_DEVICE * free_memory(device) else images
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes nobody uses on the device, or on the host."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
 
 
 def probe_crops(loaded: Loaded) -> augment.Pipeline:
