@@ -109,9 +109,9 @@ def examine_run(path: Path | str) -> list[Finding]:
 
     try:
         run = Run.open(path)
+        settings, metrics = run.settings, run.metrics()
     except PrelaxError as error:
         return [Finding(False, "run", str(error))]
-    settings, metrics = run.settings, run.metrics()
     found = [Finding(True, "run", f"{settings.recipe}, {settings.method.name}, seed {settings.seed}")]
     last = metrics[-1] if metrics else {}
     done, epochs = int(last.get("epoch", 0)), settings.train.epochs

@@ -82,11 +82,14 @@ class Run:
         return run
 
     def check_free(self) -> None:
-        """Refuses a folder that already holds a run."""
+        """Refuses a folder that already holds a run, or a detector."""
         if (self.path / "config.yaml").exists():
             raise PrelaxError(
                 f"{self.path} already holds a run; add --resume to go on with it, or choose another --out"
             )
+        for name in ("settings.json", "detector.safetensors"):
+            if (self.path / name).exists():
+                raise PrelaxError(f"{self.path} already holds a detection run ({name} is there); choose another --out")
 
     @classmethod
     def open(cls, path: Path | str) -> Run:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.models.detection.transform import resize_boxes
 
-from prelax.detect.batches import Samples, addresses
-from prelax.detect.coco import check_alike, mask_of, read_coco
+from prelax.detect.batches import Samples, addresses, mirror
+from prelax.detect.coco import LEAST, LEAST_SHARE, check_alike, corners, fault, mask_of, read_coco
 from prelax.errors import PrelaxError
 
 
@@ -166,3 +167,44 @@ def test_splits_that_name_categories_differently_are_refused(toy: Path) -> None:
     rewrite(toy, other, "val")
     with pytest.raises(PrelaxError, match="category 20 is blue in toy/train and green in toy/val"):
         check_alike(read_coco(toy, "train"), read_coco(toy, "val"))
+
+
+@pytest.mark.parametrize("left", [96 - 1e-5, 96 - 5e-7, 96 - 0.0099])
+def test_a_box_too_thin_for_float32_is_left_out(toy: Path, tree: dict[str, Any], left: float) -> None:
+    tree["annotations"][0]["bbox"] = [left, 10, 20, 30]
+    rewrite(toy, tree)
+    coco = read_coco(toy, "train")
+    assert coco.counts() == {"box of no size inside its image": 1}
+    assert len(Samples(coco, False, 0).target(0)["boxes"]) == 1
+
+
+@pytest.mark.parametrize("width", [96, 5000, 60000])
+def test_the_thinnest_box_survives_mirroring_and_resizing(width: int) -> None:
+    thin = max(LEAST, LEAST_SHARE * width) * 1.001
+    images = {1: {"width": width, "height": 40}}
+    for left in torch.linspace(0, width - thin, 997, dtype=torch.float64).tolist():
+        thing = {"image_id": 1, "category_id": 1, "bbox": [left, 3, thin, 30]}
+        assert fault(thing, images, {1}, [1], False) is None
+        box = torch.tensor([corners(thing["bbox"], width, 40)], dtype=torch.float32)
+        _, mirrored = mirror(torch.empty(3, 1, width), {"boxes": box})
+        for boxes in (box, mirrored["boxes"]):
+            for small in (31, 320, 1333):
+                resized = resize_boxes(boxes, [40, width], [32, small])
+                assert bool((resized[:, 2:] > resized[:, :2]).all())
+
+
+def test_sizes_written_as_text_are_read_as_numbers(toy: Path, tree: dict[str, Any]) -> None:
+    plain = read_coco(toy, "train")
+    for image in tree["images"]:
+        image |= {"width": "96", "height": "72"}
+    rewrite(toy, tree)
+    coco = read_coco(toy, "train", masks=True)
+    assert (coco.left_out, coco.digest) == ([], plain.digest)
+    assert Samples(coco, True, 0)[(-1, 0)][0].shape == (3, 72, 96)
+
+
+def test_an_infinite_size_is_refused(toy: Path, tree: dict[str, Any]) -> None:
+    tree["images"][0]["width"] = float("inf")
+    rewrite(toy, tree)
+    with pytest.raises(PrelaxError, match="an image needs id, file_name, width and height"):
+        read_coco(toy, "train")

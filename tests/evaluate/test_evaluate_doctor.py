@@ -5,11 +5,16 @@ import math
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from prelax.config import resolve
+from prelax.doctor import examine_run
+from prelax.errors import PrelaxError
 from prelax.evaluate.doctor import _heads, chance, diagnose
 from prelax.objectives import PretextLoss
 from prelax.record import Target
+from prelax.report import report
+from prelax.run import Run
 
 
 def line(epoch, **changes):
@@ -123,3 +128,37 @@ def test_chance_is_the_loss_of_the_best_head_that_sees_nothing(reduction):
 def test_how_often_a_target_is_yes_is_taken_from_the_recipes_own_draws():
     heads = {key: rates for key, _, rates in _heads(resolve("cifar10/prelax-std"))}
     assert heads["loss/pl"]["grey.applied"] == pytest.approx(0.2, abs=0.03)
+
+
+def with_a_class_that_is_gone(run):
+    """The run as it looks where the module of its own augmentation cannot be imported."""
+    config = run.path / "config.yaml"
+    tree = yaml.safe_load(config.read_text())
+    tree["method"]["relax"] = "nowhere_to_be_found:Thing"
+    config.write_text(yaml.safe_dump(tree))
+
+
+def test_a_question_that_cannot_be_asked_is_a_finding_and_the_others_are_answered(run):
+    with_a_class_that_is_gone(run)
+    findings = {finding.what: finding for finding in examine_run(run.path)}
+    assert not findings["pretext"].fine
+    assert findings["pretext"].found.startswith("cannot be judged: ")
+    assert "nowhere_to_be_found:Thing" in findings["pretext"].found
+    assert {"run", "epochs", "backbone", "divergence", "collapse"} <= set(findings)
+
+
+def test_the_report_shows_the_rest_of_such_a_run(run):
+    with_a_class_that_is_gone(run)
+    page = report([run.path], points=0).read_text()
+    assert "cannot be judged" in page
+    assert "nowhere_to_be_found:Thing" in page
+
+
+def test_metrics_that_cannot_be_read_are_a_finding(run, monkeypatch):
+    def unreadable(self):
+        raise PrelaxError("cannot read metrics.jsonl: Permission denied")
+
+    monkeypatch.setattr(Run, "metrics", unreadable)
+    (finding,) = examine_run(run.path)
+    assert not finding.fine
+    assert "Permission denied" in finding.found

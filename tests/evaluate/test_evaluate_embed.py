@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import builtins
 import io
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
 from prelax.config import DataSettings
@@ -73,3 +75,17 @@ def test_without_pyarrow_the_extra_is_named(loaded, tmp_path, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(PrelaxError, match=r"prelax\[tables\]"):
         embed(loaded, DataSettings(), tmp_path / "digits.parquet")
+
+
+def test_features_that_stayed_on_the_gpu_are_written_too(loaded, tmp_path, monkeypatch):
+    class OnGpu:
+        """Like a tensor on a GPU: what a process without rows of its own gets from the others."""
+
+        def cpu(self):
+            return torch.ones(500, 64)
+
+        def numpy(self):
+            raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    monkeypatch.setattr(sys.modules["prelax.evaluate.embed"], "extract", lambda *args, **options: OnGpu())
+    assert embed(loaded, DataSettings(), tmp_path / "digits.npz")["features"] == 64

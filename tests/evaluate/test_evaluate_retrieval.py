@@ -9,7 +9,7 @@ from PIL import Image
 
 from prelax.config import DataSettings
 from prelax.data import load as load_data
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.evaluate.retrieval import nearest, precision_at, search
 from prelax.loading import load
 
@@ -82,3 +82,34 @@ def test_a_picture_of_an_unknown_kind_is_refused(trained, tmp_path):
     Image.new("L", (16, 16)).save(tmp_path / "q.png")
     with pytest.raises(PrelaxError, match="cannot draw"):
         search(load(trained.path), DataSettings(), [tmp_path / "q.png"], tmp_path / "out.xyz", k=2)
+
+
+def test_names_with_dollar_signs_are_drawn_as_they_are(trained, tmp_path):
+    for name in ("a$\\frac$.png", "b.png"):
+        Image.new("L", (16, 16)).save(tmp_path / name)
+    (tmp_path / "photos" / "$\\sqrt$").mkdir(parents=True)
+    for i in range(3):
+        Image.new("L", (16, 16), 80 * i).save(tmp_path / "photos" / "$\\sqrt$" / f"{i}.png")
+    photos = DataSettings(source="folder", root=tmp_path / "photos", image_size=16, channels=1, test_fraction=0.0,
+                          cache=tmp_path / "cache")  # fmt: skip
+    queries = [tmp_path / "a$\\frac$.png", tmp_path / "b.png"]
+    found = search(load(trained.path), photos, queries, tmp_path / "out.png", k=2)
+    assert found[0][0]["class"] == "$\\sqrt$"
+    assert (tmp_path / "out.png").is_file()
+
+
+def test_of_many_only_the_first_are_drawn_and_all_are_told(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr("prelax.evaluate.retrieval.DRAWN", (2, 3))
+    Image.new("L", (16, 16)).save(tmp_path / "q.png")
+    found = search(load(trained.path), DataSettings(), [tmp_path / "q.png"] * 5, tmp_path / "out.png", k=500)
+    assert [len(hits) for hits in found] == [500] * 5
+    with Image.open(tmp_path / "out.png") as picture:
+        assert picture.size == (int(1.1 * 4 * 130), int((1.35 * 2 + 0.25) * 130))
+
+
+def test_a_picture_that_cannot_be_drawn_does_not_lose_what_was_found(trained, tmp_path):
+    Image.new("L", (16, 16)).save(tmp_path / "q.png")
+    (tmp_path / "file").write_text("no folder")
+    with pytest.warns(PrelaxWarning, match="the picture was not drawn: cannot write"):
+        found = search(load(trained.path), DataSettings(), [tmp_path / "q.png"], tmp_path / "file" / "out.png", k=2)
+    assert len(found[0]) == 2

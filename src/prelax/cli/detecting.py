@@ -85,7 +85,8 @@ def detect(
     for split, counts in result["left_out"].items():
         if counts:
             say(f"left out of {split}: " + ", ".join(f"{count} x {why}" for why, count in counts.items()))
-    say(f"the figures are in {out / 'detection.json'}, drawn predictions in {out / 'predictions.png'}")
+    drawn = f", drawn predictions in {out / 'predictions.png'}" if (out / "predictions.png").exists() else ""
+    say(f"the figures are in {out / 'detection.json'}{drawn}")
 
 
 def rows(result: dict[str, Any]) -> list[dict[str, Any]]:

@@ -196,8 +196,10 @@ def search(
         found = search(load(run, chosen(device)), gallery, pictures, target, k=k, split=split)
     results = [{"picture": str(p), "found": hits} for p, hits in zip(pictures, found, strict=True)]
     rows = [{"picture": str(p), **hit} for p, hits in zip(pictures, found, strict=True) for hit in hits]
-    show({"out": str(target), "results": results}, rows)
-    say(f"drawn in {target}")
+    drawn = target.exists()
+    show({"out": str(target) if drawn else None, "results": results}, rows)
+    if drawn:
+        say(f"drawn in {target}")
 
 
 def embed(

@@ -26,6 +26,8 @@ LAYOUTS = (
     ("annotations/instances_{split}2014.json", "{split}2014"),
 )
 DECODED_WHOLE = 5000  # sets up to this many images are decoded once to find torn files; of larger ones headers are read
+LEAST = 0.01  # pixels, of a box's side; and a share of the image's: less is lost when float32 mirrors and resizes it
+LEAST_SHARE = 1e-6
 
 
 @dataclass
@@ -172,8 +174,9 @@ def usable_images(images: list[Any], folder: Path, file: Path, left_out: list[tu
     for image in images:
         try:
             number = int(image["id"])
-            sound = int(image["width"]) > 0 and int(image["height"]) > 0 and bool(image["file_name"])
-        except (TypeError, KeyError, ValueError):
+            image["width"], image["height"] = int(image["width"]), int(image["height"])  # some write "640"
+            sound = image["width"] > 0 and image["height"] > 0 and bool(image["file_name"])
+        except (TypeError, KeyError, ValueError, OverflowError):
             sound = False
         if not sound:
             raise PrelaxError(f"{file}: an image needs id, file_name, width and height, and one has {str(image)[:80]}")
@@ -244,7 +247,8 @@ def fault(
     if not numbers or not all(math.isfinite(v) for v in box):
         return "box is not four numbers"
     left, top, right, bottom = corners(box, image["width"], image["height"])
-    if right <= left or bottom <= top:
+    least = max(LEAST, LEAST_SHARE * max(image["width"], image["height"]))
+    if right - left < least or bottom - top < least:
         return "box of no size inside its image"
     if masks and not drawable(thing.get("segmentation"), image["width"], image["height"]):
         return "no outline that can be drawn"

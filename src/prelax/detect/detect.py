@@ -15,6 +15,7 @@ import contextlib
 import json
 import math
 import time
+import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from prelax.detect.picture import draw_predictions
 from prelax.detect.score import average_precision, predict, standard_error
 from prelax.detect.settings import DetectSettings
 from prelax.draws import Draws
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.evaluate.protocols import describe
 from prelax.run import Run, now
 from prelax.train import choose_device
@@ -43,6 +44,8 @@ from prelax.train.progress import Progress
 from prelax.whole import replacing, writing
 
 CHANGEABLE = ("device", "workers", "score", "draws")  # on resume: they do not touch what is learnt
+CHECKPOINTS = ("checkpoint.pt", "checkpoint.previous.pt")
+RESULTS = ("detector.safetensors", "detection.json")
 CHECKPOINT_SECONDS = 60  # at least between checkpoints: of a small set an epoch takes less than writing one
 
 
@@ -78,12 +81,20 @@ def detect(
         device = choose_device(settings.device, process)
         folder = Run(out)
         about = {"start": origin(start), "data": identity(train, val), "settings": asdict(settings)}
-        prepare(folder, about, resume, process)
+        if resume:
+            check_same(folder, about)
+        elif process.writes:
+            check_free(folder)
+        began = time.perf_counter()
+        trainer = Trainer(start, settings, train, device, process)  # refuses what cannot be, before a file is written
+        if process.writes:
+            with writing(folder.path):
+                folder.path.mkdir(parents=True, exist_ok=True)
         with folder.lock() if process.writes else contextlib.nullcontext():
             if process.writes:
+                if not resume:
+                    begin(folder, about)
                 note(folder, train, val)
-            began = time.perf_counter()
-            trainer = Trainer(start, settings, train, device, process)
             trainer.run(folder, resume, progress)
             found = predict(trainer.model, val, device, settings.decoders(process.world), process)
             result = summary(about, trainer, train, val, time.perf_counter() - began)
@@ -250,32 +261,58 @@ def identity(train: CocoSet, val: CocoSet) -> dict[str, Any]:
     }
 
 
-def prepare(folder: Run, about: dict[str, Any], resume: bool, process: Process) -> None:
-    """Makes the folder, or refuses to go on with a run that was another."""
-    file = folder.path / "settings.json"
-    if not resume:
-        if file.exists() and process.writes:
+def check_free(folder: Run) -> None:
+    """Refuses a folder with anything in it that a new run would write over.
+
+    A detection run that came to no checkpoint is nothing to keep: it begins anew.
+    """
+    if (folder.path / "config.yaml").exists():
+        raise PrelaxError(f"{folder.path} holds a pre-training run; choose another --out")
+    if (folder.path / "settings.json").exists():
+        read_settings(folder)
+        if any((folder.path / name).exists() for name in (*CHECKPOINTS, *RESULTS)):
             raise PrelaxError(f"{folder.path} already holds a detection run; add --resume or choose another --out")
-        if process.writes:
-            with writing(folder.path):
-                folder.path.mkdir(parents=True, exist_ok=True)
-            folder.write("settings.json", json.dumps(about, indent=1) + "\n")
         return
-    if not file.is_file():
-        raise PrelaxError(f"{folder.path} holds no detection run to go on with")
+    for name in (*CHECKPOINTS, *RESULTS, "metrics.jsonl"):
+        if (folder.path / name).exists():
+            raise PrelaxError(f"{folder.path} has a {name} of something else; choose another --out")
+
+
+def begin(folder: Run, about: dict[str, Any]) -> None:
+    """Writes what the run is, and forgets one that came to nothing."""
+    check_free(folder)  # again, now that nobody else writes: another run may have come to its end meanwhile
+    with writing(folder.path):
+        (folder.path / "metrics.jsonl").unlink(missing_ok=True)
+    folder.write("settings.json", json.dumps(about, indent=1) + "\n")
+
+
+def read_settings(folder: Run) -> dict[str, Any]:
+    """What ``settings.json`` says: the settings, and the digests of the data and of the weights."""
+    file = folder.path / "settings.json"
     try:
-        before = json.loads(file.read_text(encoding="utf-8"))
-        was, wanted = before["settings"], about["settings"]
-        digests = [[part["digest"] for part in tree["data"].values()] for tree in (before, about)]
-        weights = [{k: v for k, v in tree["start"].items() if k != "name"} for tree in (before, about)]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise PrelaxError(f"{file} is not the settings of a detection run") from None
+        tree = json.loads(file.read_text(encoding="utf-8"))
+        return {
+            "name": tree["start"]["name"],
+            "settings": dict(tree["settings"]),
+            "data": [part["digest"] for part in tree["data"].values()],
+            "weights": {key: value for key, value in tree["start"].items() if key != "name"},
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+        raise PrelaxError(f"{file} is not the settings of a detection run; choose another --out") from None
+
+
+def check_same(folder: Run, about: dict[str, Any]) -> None:
+    """Refuses to go on with a run that was another."""
+    if not (folder.path / "settings.json").is_file():
+        raise PrelaxError(f"{folder.path} holds no detection run to go on with")
+    before, wanted = read_settings(folder), about["settings"]
+    was = before["settings"]
     for key in wanted:
         if key not in CHANGEABLE and was.get(key) != wanted[key]:
             raise PrelaxError(f"{key} was {was.get(key)!r} in {folder.path} and cannot become {wanted[key]!r}")
-    if weights[0] != weights[1]:
-        raise PrelaxError(f"{folder.path} began from {before['start']['name']}, not from these weights")
-    if digests[0] != digests[1]:
+    if before["weights"] != {key: value for key, value in about["start"].items() if key != "name"}:
+        raise PrelaxError(f"{folder.path} began from {before['name']}, not from these weights")
+    if before["data"] != [part["digest"] for part in about["data"].values()]:
         raise PrelaxError(f"the data are not those that {folder.path} began with; begin anew in another --out")
 
 
@@ -324,7 +361,20 @@ def finish(
     with writing(target), replacing(target) as temporary:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}, temporary)
     folder.write("predictions.json", json.dumps(found))
-    title = f"{result['model']} on {result['dataset']} from {Path(result['start']['name']).name}: "
-    title += f"box AP {result['box']['AP']:.1f}" + (f", mask AP {result['mask']['AP']:.1f}" if masks else "")
-    draw_predictions(val, found, folder.path / "predictions.png", title, masks=masks)
     folder.write("detection.json", json.dumps(result, indent=1) + "\n")
+    title = f"{result['model']} on {result['dataset']} from {Path(result['start']['name']).name}: "
+    title += f"box AP {percent(result['box']['AP'])}" + (f", mask AP {percent(result['mask']['AP'])}" if masks else "")
+    try:
+        draw_predictions(val, found, folder.path / "predictions.png", title, masks=masks)
+    except Exception as error:  # the scores are safe, and worth more than their picture
+        said = f"{folder.path}/predictions.png was not drawn ({first_line(error)}); everything else is written"
+        warnings.warn(said, PrelaxWarning, stacklevel=2)
+
+
+def percent(value: float | None) -> str:
+    """A score as the picture's title has it.
+
+    >>> percent(31.26), percent(0.04), percent(None)
+    ('31.3', '0.04', '–')
+    """
+    return "–" if value is None else f"{value:.{2 if value < 0.1 else 1}f}"

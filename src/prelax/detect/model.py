@@ -54,7 +54,7 @@ class Start:
             return None
         found = hashlib.blake2b(digest_size=8)
         for key in sorted(self.state):
-            found.update(key.encode() + self.state[key].contiguous().numpy().tobytes())
+            found.update(key.encode() + self.state[key].contiguous().flatten().view(torch.uint8).numpy().tobytes())
         return found.hexdigest()
 
 

@@ -50,7 +50,7 @@ def draw_predictions(
             panel(axes[1, column], pixels, val, found, masks)
         axes[0, 0].set_ylabel("annotated", fontsize=8)
         axes[1, 0].set_ylabel("predicted", fontsize=8)
-        figure.suptitle(title, x=0.005, ha="left", fontsize=9, fontweight="bold")
+        figure.suptitle(title, x=0.005, ha="left", fontsize=9, fontweight="bold", parse_math=False)
         figure.supxlabel(
             f"Predictions scored {SURE} or more, at most {AT_MOST}; dashed: the best {AT_LEAST}, where none is sure.",
             x=0.005,
@@ -115,6 +115,7 @@ def panel(axes: Axes, pixels: np.ndarray, val: CocoSet, things: list[dict[str, A
             va="bottom",
             ha="right" if far else "left",
             clip_on=True,
+            parse_math=False,  # a class may be called "$5"
             bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.8, "alpha": 0.9},
         )
     axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])

@@ -6,11 +6,12 @@ Only ``metrics.jsonl`` and the settings are read. Every finding carries the figu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prelax.config import Settings
 from prelax.doctor import Finding
+from prelax.errors import PrelaxError
 from prelax.objectives import terms_of
 from prelax.record import Target
 
@@ -29,11 +30,23 @@ def diagnose(metrics: Lines, settings: Settings) -> list[Finding]:
     """Every question asked of a run's curves, with its answer in words and the figure that shows it."""
     if not metrics:
         return [Finding(False, "metrics", "no epoch was finished, so there is nothing to judge by")]
-    found: list[Finding | None] = [diverged(metrics)]
-    if settings.method.name not in UNLEARNT:
-        found.append(collapsed(metrics, settings))
-    found += [waiting(metrics, settings), ignores_pretext(metrics, settings), probe_fell(metrics)]
+    questions: dict[str, Callable[[], Finding | None]] = {
+        "divergence": lambda: diverged(metrics),
+        "collapse": lambda: collapsed(metrics, settings) if settings.method.name not in UNLEARNT else None,
+        "speed": lambda: waiting(metrics, settings),
+        "pretext": lambda: ignores_pretext(metrics, settings),
+        "kNN": lambda: probe_fell(metrics),
+    }
+    found = [answer(what, question) for what, question in questions.items()]
     return [finding for finding in found if finding is not None]
+
+
+def answer(what: str, question: Callable[[], Finding | None]) -> Finding | None:
+    """What a question finds, or why it cannot be asked: the others still can."""
+    try:
+        return question()
+    except PrelaxError as error:
+        return Finding(False, what, f"cannot be judged: {error}")
 
 
 def values(metrics: Lines, key: str) -> list[float]:

@@ -51,7 +51,7 @@ def embed(
         features = extract(
             loaded.backbone, images.images, loaded.preprocess, device=loaded.device, keep="cpu", shared=shared
         )
-        vectors.append(features.numpy())
+        vectors.append(features.cpu().numpy())  # on a GPU where another process had all the rows
         for name, values in describe(images, part).items():
             columns[name] += values
         if thumbnails and writes:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,7 +13,7 @@ from torch.nn import functional as F
 
 from prelax.config import DataSettings, EvaluateSettings
 from prelax.data import ImageSet, load_splits, picked
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.evaluate.features import extract
 from prelax.evaluate.knn import CHUNK
 from prelax.evaluate.linear import Score
@@ -19,7 +21,11 @@ from prelax.evaluate.probe import Outcome
 from prelax.evaluate.subject import Subject
 from prelax.loading import Loaded
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 NEAREST = 15  # the paper's figure
+DRAWN = (40, 30)  # queries and images found of each, at most, in a picture
 
 
 def nearest(gallery: Tensor, queries: Tensor, k: int, skip_self: bool = False) -> tuple[Tensor, Tensor]:
@@ -88,8 +94,10 @@ def search(
 ) -> list[list[dict[str, object]]]:
     """The images of a dataset nearest to each picture, drawn beside it to ``out``; returns path, class and cosine.
 
-    ``split`` is where to look: train, test or all.
+    ``split`` is where to look: train, test or all. Of many only the first are drawn; where nothing can be, a warning
+    says why.
     """
+    check_ending(Path(out))
     parts = list(load_splits(on, split).values())
     side = int(parts[0].images.shape[-1])
     pictures = [read_picture(path, loaded.channels, side) for path in queries]
@@ -99,7 +107,10 @@ def search(
     needed = rows.unique()  # ascending
     found = picked(parts, needed)
     at = torch.searchsorted(needed, rows)  # the places of `rows` in `found`
-    draw(pictures, [Path(path).name for path in queries], found, cosine, at, Path(out))
+    try:
+        draw(pictures, [Path(path).name for path in queries], found, cosine, at, Path(out))
+    except Exception as error:  # what was found is worth more than its picture
+        warnings.warn(f"the picture was not drawn: {first_line(error)}", PrelaxWarning, stacklevel=2)
     return [
         [{"row": int(row)} | describe(found, int(i), float(value)) for row, i, value in zip(*told, strict=True)]
         for told in zip(rows, at, cosine, strict=True)
@@ -128,32 +139,48 @@ def read_picture(path: Path | str, channels: int, side: int) -> Tensor:
         raise PrelaxError(f"{path} is not a picture that can be read ({error})") from None
 
 
+def check_ending(out: Path) -> None:
+    """Refuses a picture of a kind that matplotlib does not write."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    known = FigureCanvasAgg.get_supported_filetypes()
+    if out.suffix and out.suffix[1:].lower() not in known:
+        raise PrelaxError(f"cannot draw to {out}: a picture ends in .{', .'.join(sorted(known))}")
+
+
 def draw(pictures: list[Tensor], names: list[str], gallery: ImageSet, cosine: Tensor, rows: Tensor, out: Path) -> None:
     """A row a query: the picture, then what was found, each with its class (or file name) and cosine."""
     from matplotlib.figure import Figure
 
     from prelax.whole import writing
 
-    across = rows.shape[1] + 1
-    figure = Figure(figsize=(1.1 * across, 1.35 * len(pictures)), layout="constrained")
-    axes = figure.subplots(len(pictures), across, squeeze=False)
-    for line, (picture, name) in enumerate(zip(pictures, names, strict=True)):
-        _show(axes[line][0], picture, f"query\n{name if len(name) <= 14 else name[:13] + '…'}")
-        for column in range(across - 1):
+    down, across = min(len(pictures), DRAWN[0]), min(rows.shape[1], DRAWN[1])
+    cut = (down, across) != rows.shape
+    width, height = 1.1 * (across + 1), 1.35 * down + 0.25 * cut  # inches
+    figure = Figure(figsize=(width, height))
+    axes = figure.add_axes((0, 0, 1, 1))  # one for all, in inches: laying out hundreds takes minutes
+    axes.axis("off")
+    for line in range(down):
+        name = names[line]
+        _show(axes, line, 0, pictures[line], f"query\n{name if len(name) <= 14 else name[:13] + '…'}")
+        for column in range(across):
             told = describe(gallery, int(rows[line, column]), float(cosine[line, column]))
             name = str(told["class"] or Path(str(told["path"] or "")).name)
             title = f"{name[:12]}\n{told['cosine']:.2f}"
-            _show(axes[line][column + 1], gallery.images[rows[line, column]], title)
+            _show(axes, line, column + 1, gallery.images[rows[line, column]], title)
+    if cut:
+        said = f"drawn: {down} of {len(pictures)} queries, {across} of the {rows.shape[1]} nearest"
+        axes.text(0.05, height - 0.12, said, fontsize=7, va="center")
+    axes.set(xlim=(0, width), ylim=(height, 0))
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            figure.savefig(out, dpi=130)
-        except ValueError as error:
-            raise PrelaxError(f"cannot draw to {out}: {error}") from None
+        figure.savefig(out, dpi=130)
 
 
-def _show(axis: object, image: Tensor, title: str) -> None:
-    pixels = image[0] if image.shape[0] != 3 else image.permute(1, 2, 0)
-    axis.imshow(pixels.numpy(), cmap="gray" if image.shape[0] != 3 else None, vmin=0, vmax=255)  # type: ignore[attr-defined]
-    axis.set_title(title, fontsize=6)  # type: ignore[attr-defined]
-    axis.axis("off")  # type: ignore[attr-defined]
+def _show(axes: Axes, line: int, column: int, image: Tensor, title: str) -> None:
+    """An inch of image at its place in the grid, its title above."""
+    left, top = 1.1 * column + 0.05, 1.35 * line + 0.3
+    pixels, grey = (image[0], "gray") if image.shape[0] != 3 else (image.permute(1, 2, 0), None)
+    place = (left, left + 1, top + 1, top)
+    axes.imshow(pixels.numpy(), cmap=grey, vmin=0, vmax=255, extent=place, aspect="auto")
+    axes.text(left + 0.5, top - 0.05, title, fontsize=6, ha="center", va="bottom", parse_math=False)
