@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from prelax.errors import PrelaxError
@@ -35,6 +35,18 @@ def replacing(target: Path, keep: Path | None = None) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
+    """Removes the temporary files that killed processes left of these names.
+
+    For one who alone may write them: whoever is writing one now would lose it.
+    """
+    kinds = "|".join(re.escape(name) for name in names)
+    for path in folder.glob(".*.tmp"):
+        if re.fullmatch(rf"\.({kinds})\.\d+\.tmp", path.name):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def set_aside(target: Path, keep: Path) -> None:

@@ -138,6 +138,29 @@ def test_missing_and_damaged_shards_are_refused_in_one_line(tmp_path: Path):
         list(samples(str(tmp_path / "train-001.tar")))
 
 
+def test_a_truncated_shard_is_told_once(tmp_path: Path):
+    write(tmp_path)
+    shard = tmp_path / "train-001.tar"
+    shard.write_bytes(shard.read_bytes()[:700])
+    with pytest.raises(PrelaxError) as caught:
+        list(samples(str(shard)))
+    assert str(caught.value).count("cannot be read") == 1
+    assert "\n" not in str(caught.value)
+    assert "<" not in str(caught.value)  # no object of Python's
+
+
+@pytest.mark.parametrize("pattern", ["s-{0..3.tar", "s-0..3}.tar"])
+def test_a_brace_too_many_is_named(pattern: str, tmp_path: Path):
+    with pytest.raises(PrelaxError, match="a brace too many; write train-"):
+        expand(str(tmp_path / pattern))
+
+
+def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert expand("~/train-{000..001}.tar::~/train-*2.tar") == [str(tmp_path / f"train-00{n}.tar") for n in range(3)]
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="webdataset reads http through curl")
 def test_shards_come_from_a_server_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     expected = write(tmp_path)

@@ -1,5 +1,7 @@
 """Two processes train as one does."""
 
+import contextlib
+import importlib
 import os
 import signal
 import subprocess
@@ -9,10 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
+from prelax.config import resolve
 from prelax.errors import PrelaxError
 from prelax.run import Run
+from prelax.train import joined, pretrain
 from prelax.train.processes import meet
 
 COMMON = [
@@ -46,6 +51,7 @@ def environment() -> dict[str, str]:
     [
         ["method.name=prelax-all"],
         ["method.name=simclr"],
+        ["method.name=looc"],
         ["method.base=byol", "train.lr=0.0125"],  # its loss is four times SimSiam's: the same step
     ],
 )
@@ -60,6 +66,52 @@ def test_two_processes_give_the_losses_of_one(change: list[str], tmp_path: Path)
             if name.startswith("loss"):
                 assert a[name] == pytest.approx(b[name], abs=1e-4), name
     assert one[1]["knn"] == pytest.approx(two[1]["knn"], abs=0.5)  # percent; the probe is shared out too
+
+
+OWN = """
+from torch import nn
+
+class Net(nn.Sequential):
+    features = 16
+
+    def __init__(self, channels):
+        flat = [nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 16), nn.BatchNorm1d(16)]
+        super().__init__(nn.Conv2d(channels, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU(), *flat)
+"""
+
+
+def test_two_processes_give_the_losses_of_one_with_a_backbone_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    changes = ["model.backbone=own:Net", "train.epochs=2"]
+    found = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    started = [subprocess.Popen(command(n, tmp_path / str(n), *changes), env=environment() | found) for n in (1, 2)]
+    assert [process.wait(timeout=240) for process in started] == [0, 0]
+    one, two = (Run.open(tmp_path / str(n)).metrics() for n in (1, 2))
+    for a, b in zip(one, two, strict=True):
+        assert {name: a[name] for name in a if name.startswith("loss")} == pytest.approx(
+            {name: b[name] for name in b if name.startswith("loss")}, abs=1e-4
+        )
+
+
+def test_a_run_begun_by_one_process_goes_on_with_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    settings = resolve("digits/prelax-all", [*COMMON, "train.epochs=2"])
+    pretrain(settings, whole, progress=False)
+    with monkeypatch.context() as patch:  # as if Ctrl-C came at the first step
+        patch.setattr(
+            importlib.import_module("prelax.train.pretrain"),
+            "interruptible",
+            lambda: contextlib.nullcontext(lambda: True),
+        )
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(settings, torn, progress=False)
+    done = subprocess.run(
+        [*command(2, torn, "train.epochs=2"), "--resume"], env=environment(), capture_output=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert "resumed at epoch 0, step 1" in (torn / "log.txt").read_text()
+    for a, b in zip(Run.open(whole).metrics(), Run.open(torn).metrics(), strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], abs=1e-4)
 
 
 def test_a_killed_worker_is_started_again_and_the_run_goes_on(tmp_path: Path) -> None:
@@ -97,3 +149,26 @@ def test_one_that_does_not_come_is_told_in_one_line() -> None:
         meet(dist.HashStore(), 0, 2, patience=0.1)
     with pytest.raises(PrelaxError, match="the first process has not come"):
         meet(dist.HashStore(), 1, 2, patience=0.1)
+
+
+def test_processes_that_torchrun_did_not_start_are_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(PrelaxError, match=r"WORLD_SIZE=2 without RANK: .*torchrun"), joined("cpu"):
+        pass
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(PrelaxError, match=r"WORLD_SIZE=2 without MASTER_ADDR: .*torchrun"), joined("cpu"):
+        pass
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(PrelaxError, match="WORLD_SIZE=two is not a number"), joined("cpu"):
+        pass
+
+
+def test_more_processes_than_gpus_are_refused_with_the_number_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name, value in {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "3"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(PrelaxError, match=r"4 processes .* and 2 CUDA device.*--nproc-per-node 2\)"), joined("auto"):
+        pass

@@ -104,6 +104,14 @@ def test_warm_up_is_a_share_of_the_epochs_whoever_chose_them() -> None:
     assert kept.train.warmup_epochs == 3
 
 
+def test_a_warm_up_longer_than_the_chosen_epochs_is_refused_with_what_to_do() -> None:
+    for warmup in (200, 300):
+        with pytest.raises(
+            PrelaxError, match=rf"warmup_epochs={warmup} .* 200 epochs chosen for 24 .* set train\.epochs"
+        ):
+            suit(open_settings("photos", f"train.warmup_epochs={warmup}"), blank(24, 64), CPU)
+
+
 @given(count=st.integers(2, 3_000_000), side=st.integers(4, 4096), cuda=st.booleans(), processes=st.integers(1, 9))
 @hypothesis_settings(max_examples=200, deadline=None)
 def test_every_choice_is_a_valid_setting(count: int, side: int, cuda: bool, processes: int) -> None:

@@ -85,7 +85,12 @@ def pretrain(
     began = time.perf_counter()
     state.afterwards = f"; go on with `prelax pretrain {out} --resume`"
     with working():
-        run = train(settings, out, resume=resume, progress=not quiet, say=say)
+        try:
+            run = train(settings, out, resume=resume, progress=not quiet, say=say)
+        except KeyboardInterrupt:
+            if not (Path(out) / "config.yaml").is_file():
+                state.afterwards = "; nothing was trained or written yet"
+            raise
     if int(os.environ.get("RANK", "0")) > 0:  # of several processes the first speaks
         return
     folder = settings.data.source == "folder"

@@ -37,6 +37,7 @@ from prelax.data.pool import CHUNK, core_count, main_hidden, process_pool
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 
+PATTERN = "train-{0000..0099}.tar"
 TRIES = 3  # of a remote shard, before a run ends
 
 
@@ -121,10 +122,12 @@ def samples(url: str) -> Iterator[tuple[bytes, str | None]]:
     from webdataset.tariterators import group_by_keys, tar_file_expander, url_opener
 
     def stop(error: Exception) -> bool:
+        if isinstance(error, PrelaxError):  # said already, further in
+            raise PrelaxError(error.args[0]) from None
         said = error.args[0] if len(error.args) > 1 and isinstance(error.args[0], str) else reason(error)
         if failed := re.search(r": exit (\d+)", str(error)):
             said = f"the command that fetches it failed (exit {failed[1]})"
-        raise PrelaxError(f"shard {url} cannot be read: {said}") from None
+        raise PrelaxError(f"shard {url} cannot be read: {said.partition(' @ <')[0]}") from None
 
     opened = url_opener([{"url": url}], handler=stop)
     for sample in group_by_keys(tar_file_expander(opened, handler=stop)):
@@ -142,7 +145,11 @@ def expand(pattern: str) -> list[str]:
     from webdataset.shardlists import expand_urls
 
     found: list[str] = []
-    for url in expand_urls(pattern):
+    try:
+        urls = [url if remote(url) else os.path.expanduser(url) for url in expand_urls(pattern)]
+    except ValueError:
+        raise PrelaxError(f"data.shards={pattern} opens or closes a brace too many; write {PATTERN}") from None
+    for url in urls:
         if "*" in url or "?" in url:
             here = Path(url)
             found += sorted(str(path) for path in Path(here.anchor or ".").glob(str(here.relative_to(here.anchor))))
@@ -150,7 +157,7 @@ def expand(pattern: str) -> list[str]:
             found.append(url)
     missing = [url for url in found if not remote(url) and not Path(url).is_file()]
     if missing or not found:
-        raise PrelaxError(f"no shard {missing[0] if missing else pattern}; a pattern reads train-{{0000..0099}}.tar")
+        raise PrelaxError(f"no shard {missing[0] if missing else pattern}; a pattern reads {PATTERN}")
     return found
 
 

@@ -57,10 +57,8 @@ def nt_xent(q: Tensor, z: Tensor, temperature: float = 0.5) -> Tensor:
     are gathered, with gradient.
     """
     q, z = F.normalize(q.float(), dim=-1), F.normalize(z.float(), dim=-1)
-    all_q, all_z, first = rows_of_processes(q), rows_of_processes(z), 0
-    if all_q.shape[0] != q.shape[0]:
-        first = dist.get_rank() * q.shape[0]
-    here = torch.arange(q.shape[0], device=q.device)
+    all_q, all_z = rows_of_processes(q), rows_of_processes(z)
+    here, first = torch.arange(q.shape[0], device=q.device), _first_row(q, all_q)
     among_z = q @ all_z.T / temperature  # B x N
     among_q = q @ all_q.T / temperature  # B x N
     mask = torch.zeros_like(among_q, dtype=torch.bool)
@@ -72,7 +70,8 @@ def nt_xent(q: Tensor, z: Tensor, temperature: float = 0.5) -> Tensor:
 def looc(q: Tensor, key: Tensor, others: Sequence[Tensor], temperature: float = 0.5) -> Tensor:
     """LooC's loss in the space that keeps one augmentation: q must find the key that shares it.
 
-    Among the image's other keys, which differ in that augmentation, and the keys of other images.
+    Among the image's other keys, which differ in that augmentation, and the keys of other images, those of other
+    processes included (gathered with gradient).
 
     Args:
         q, key: B x D.
@@ -80,5 +79,11 @@ def looc(q: Tensor, key: Tensor, others: Sequence[Tensor], temperature: float = 
     """
     q, key = F.normalize(q.float(), dim=-1), F.normalize(key.float(), dim=-1)
     own = [(q * F.normalize(other.float(), dim=-1)).sum(-1, keepdim=True) for other in others]  # B x 1 each
-    logits = torch.cat([q @ key.T, *own], dim=1) / temperature  # B x (B + others)
-    return F.cross_entropy(logits, torch.arange(len(q), device=q.device))
+    keys = rows_of_processes(key)
+    logits = torch.cat([q @ keys.T, *own], dim=1) / temperature  # B x (N + others)
+    return F.cross_entropy(logits, torch.arange(len(q), device=q.device) + _first_row(key, keys))
+
+
+def _first_row(mine: Tensor, gathered: Tensor) -> int:
+    """Where the rows of this process begin among those of all."""
+    return dist.get_rank() * len(mine) if len(gathered) != len(mine) else 0

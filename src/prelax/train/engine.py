@@ -23,7 +23,8 @@ from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, store_of
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.nets.norm import prepare_to_compile
-from prelax.train.optim import constant_after_warmup, lr_schedule, optimizer, tau_schedule
+from prelax.train.norms import synchronise
+from prelax.train.optim import constant_after_warmup, load_optimizer, lr_schedule, optimizer, tau_schedule
 from prelax.train.processes import Process
 from prelax.train.step import Objective
 from prelax.train.views import ViewMaker
@@ -61,8 +62,8 @@ class Engine:
         self.bfloat16 = precision(settings, device)
         channels, side = images.shape[0], images.shape[-1]
         self.maker = ViewMaker(settings, channels, side, device)
-        if settings.method.name == "supervised" and images.labels is None:
-            raise PrelaxError(f"method supervised needs labels, and {settings.data.source} has none")
+        if settings.method.name == "supervised":
+            check_labels(images, settings.data.source)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             self.objective = Objective(
@@ -97,6 +98,7 @@ class Engine:
             torch.backends.cudnn.benchmark = True
             torch.backends.cuda.matmul.allow_tf32 = True  # heads; the augmentation's products guard themselves
             self.maker.dtype = torch.bfloat16 if self.bfloat16 else torch.float32
+        apart = self._synchronise_norms() if grouped() else []
         wanted = self.settings.train.compile
         self.fused = wanted == "always" or (wanted == "auto" and cuda)
         if self.fused:
@@ -116,7 +118,7 @@ class Engine:
                 self.module = DistributedDataParallel(
                     self.objective,
                     device_ids=[self.device.index] if cuda else None,
-                    broadcast_buffers=False,  # statistics are already synchronised
+                    broadcast_buffers=bool(apart),  # other statistics are already synchronised
                 )
         # The inputs of a captured step: the graph reads these very tensors.
         local = self.batch // self.process.world
@@ -126,6 +128,18 @@ class Engine:
         self.pixels: Tensor | None = None
         schedules = {"lr": self.rates, "constant": constant_after_warmup(self.rates), "tau": self.taus}
         self.tables = {name: torch.tensor(s, dtype=torch.float64).to(self.device) for name, s in schedules.items()}
+
+    def _synchronise_norms(self) -> list[str]:
+        """BatchNorm over all processes in any backbone; the names of what cannot be, which is said once."""
+        left = synchronise(self.objective.network.online.backbone)
+        if self.objective.network.target is not None:
+            synchronise(self.objective.network.target.backbone)
+        if left and self.process.writes:
+            names = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if left[3:] else "")
+            said = f"BatchNorm {names} of {self.settings.model.backbone} takes its statistics in each process alone"
+            use = "for the losses of one process use nn.BatchNorm1d, 2d or 3d with a momentum"
+            warnings.warn(f"{said}; {use}", PrelaxWarning, stacklevel=4)
+        return left
 
     # -- an epoch ----------------------------------------------------------------------------------------------------
 
@@ -286,9 +300,11 @@ class Engine:
         except (TypeError, AttributeError):
             raise PrelaxError("the checkpoint holds no network") from None
         try:
-            self.optimizer.load_state_dict(state["optimizer"])
+            load_optimizer(self.optimizer, state["optimizer"])
             self.sums = {name: value.to(self.device) for name, value in state["sums"].items()}
-            self.last_z = state["last_z"].to(self.device) if state["last_z"] is not None else None
+            last_z = state["last_z"].to(self.device) if state["last_z"] is not None else None
+            # Of another number of processes it has other rows: the next step makes it anew.
+            self.last_z = last_z if last_z is not None and len(last_z) == len(self.ids) else None
         except (TypeError, AttributeError, KeyError, ValueError, RuntimeError) as error:
             said = (str(error).splitlines() or [""])[0]
             raise PrelaxError(f"the checkpoint is not of this training ({type(error).__name__}: {said})") from None
@@ -310,6 +326,18 @@ def effective_rank(z: Tensor) -> float:
     return float(torch.exp(-(share * share.log()).sum()))
 
 
+def check_labels(images: ImageSet | ShardSet, source: str) -> None:
+    """Refuses images that cannot be trained on with labels, and says how many have none."""
+    if images.labels is None:
+        raise PrelaxError(f"method supervised needs labels, and {source} has none; choose another method.name")
+    missing = int((images.labels < 0).sum())
+    if missing:
+        raise PrelaxError(
+            f"method supervised needs a label for every image, and {missing} of {len(images)} have none; "
+            "label them, take them away, or choose another method.name"
+        )
+
+
 def precision(settings: Settings, device: torch.device) -> bool:
     """Whether to compute in bfloat16. Refused on a CPU: some advertise it and die of an illegal instruction."""
     if settings.train.precision == "bfloat16" and device.type == "cpu":
@@ -318,7 +346,10 @@ def precision(settings: Settings, device: torch.device) -> bool:
 
 
 def choose_device(name: str, process: Process | None = None, asked: str = "train.device=") -> torch.device:
-    """The device a setting names: ``auto`` is CUDA where there is one. ``asked``: how the user said it."""
+    """The device a setting names, from then on CUDA's current one: ``auto`` is CUDA where there is one.
+
+    ``asked``: how the user said it.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -333,6 +364,7 @@ def choose_device(name: str, process: Process | None = None, asked: str = "train
         index = process.local if process and process.world > 1 else device.index or 0
         if index >= torch.cuda.device_count():
             raise PrelaxError(f"{asked}{name}: this machine has {torch.cuda.device_count()} CUDA device(s)")
+        torch.cuda.set_device(index)  # streams, graphs and random numbers are the current device's
         return torch.device("cuda", index)
     return device
 

@@ -84,6 +84,19 @@ def optimizer(network: nn.Module, settings: TrainSettings, device: torch.device)
     return torch.optim.SGD(parts, rate, settings.momentum, weight_decay=decay, fused=True)
 
 
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Takes a state back that may come from another kind of device: how the optimiser was built stays.
+
+    The rate stays what it is too: a tensor on CUDA, a number elsewhere, set before every step.
+    """
+    state, built = {**state}, ("lr", "fused", "capturable", "foreach")
+    groups = [
+        {**saved, **{key: group[key] for key in built if key in group}}
+        for saved, group in zip(state["param_groups"], optimizer.param_groups, strict=True)
+    ]
+    optimizer.load_state_dict({**state, "param_groups": groups})
+
+
 def peak_lr(settings: TrainSettings) -> float:
     """The rate at its highest: ``lr`` is for 256 images."""
     return settings.lr * settings.batch_size / 256

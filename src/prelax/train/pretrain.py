@@ -23,9 +23,18 @@ from prelax.train.engine import Engine, choose_device, stopwatch
 from prelax.train.processes import Process, any_of, joined, wait_for_all
 from prelax.train.progress import Progress
 from prelax.train.suit import estimate, suit, too_little_memory
-from prelax.train.watching import watching
+from prelax.train.watching import watcher, watching
+from prelax.whole import remove_leftovers
 
 PATIENCE = 5  # epochs a collapse must last
+WRITTEN = (  # by who holds the folder's lock, and nobody else
+    "config.yaml",
+    "data.json",
+    "metrics.jsonl",
+    "checkpoint.pt",
+    "checkpoint.previous.pt",
+    "backbone.safetensors",
+)
 
 
 def pretrain(
@@ -64,42 +73,57 @@ def pretrain(
             images = load_training(settings.data, drawn)
         settings = as_found(settings, images)
         chosen: list[str] = []
-        new_folder = settings.data.source == "folder" and not resume
-        if new_folder:
+        if settings.data.source == "folder" and not resume:
             settings, chosen = suit(settings, images, device, process.world)
-        if process.writes and not resume:
-            run = Run.create(out, settings)
-        wait_for_all(process)  # the others read the folder too
-        with run.lock() if process.writes else contextlib.nullcontext():
-            if process.writes:
-                check_data(run, images)
-                note_data(run, images)
-                for line in (*images.notes, *chosen) if new_folder else ():
-                    say(line)
-                for line in chosen:
-                    run.log(line)
-            with contextlib.suppress(torch.OutOfMemoryError):
-                if new_folder and process.world == 1:  # several would have to step together
-                    tell_time(run, settings, images, device, say)
-                return train(run, settings, images, device, process, progress)
-            # Here and not where it was caught: the error would hold on to the memory.
-            raise PrelaxError(too_little_memory(settings, images, device, process.world))
+            for line in (*images.notes, *chosen) if process.writes else ():
+                say(line)
+            if process.world == 1 and (expected := estimate(settings, images, device)):  # several would step together
+                say(expected)
+                chosen.append(expected)
+        with contextlib.suppress(torch.OutOfMemoryError):
+            return begin(run, settings, images, device, process, resume, chosen, progress)
+        # Here and not where it was caught: the error would hold on to the memory.
+        raise PrelaxError(too_little_memory(settings, images, device, process.world))
 
 
-def train(
+def begin(
     run: Run,
     settings: Settings,
     images: ImageSet | ShardSet,
     device: torch.device,
     process: Process,
-    progress: bool = True,
+    resume: bool,
+    chosen: list[str],
+    progress: bool,
 ) -> Run:
-    """The outer loop over epochs."""
+    """From what may refuse, while nothing is written, to the run folder and the outer loop."""
+    recorded = resume and process.writes and check_data(run, images)
+    watcher(settings)
     engine = Engine(settings, images, device, process)
+    probe = knn_probe(settings, engine, images) if settings.train.knn_every else None
+    if process.writes and not resume:
+        run = Run.create(run.path, settings)
+    wait_for_all(process)  # the others read the folder too
+    with run.lock() if process.writes else contextlib.nullcontext():
+        if process.writes:
+            remove_leftovers(run.path, WRITTEN)
+            note_data(run, images, recorded)
+            for line in chosen:
+                run.log(line)
+        try:
+            return train(run, engine, probe, progress)
+        except torch.OutOfMemoryError:
+            if process.writes and not resume:
+                let_go(run)
+            raise
+
+
+def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, progress: bool = True) -> Run:
+    """The outer loop over epochs; ``probe`` gives the kNN accuracy of now."""
+    settings, process = engine.settings, engine.process
     epoch, step = restore(run, engine)
     wait_for_all(process)
     epochs, history = settings.train.epochs, [line for line in run.metrics() if line["epoch"] <= epoch]
-    probe = knn_probe(settings, engine, images) if settings.train.knn_every else None
     shown = progress and process.writes
     with (
         interruptible() as interrupted,
@@ -125,8 +149,8 @@ def train(
             speed = (engine.steps - first) * engine.batch / seconds
             line |= {"seconds": round(seconds, 3), "images_per_s": round(speed, 1)}
             line["views_per_s"] = round(speed * len(engine.objective.views), 1)
-            if device.type == "cuda":
-                line["memory_gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 3)
+            if engine.device.type == "cuda":
+                line["memory_gib"] = round(torch.cuda.max_memory_allocated(engine.device) / 2**30, 3)
             line["data_wait"] = round(engine.waited / seconds, 4)
             history.append(line)
             problem = trouble(history, settings)
@@ -136,10 +160,10 @@ def train(
                 for broken in engine.store.new_broken() if isinstance(engine.store, ShardStore) else ():
                     run.log(f"skipped {broken}")
                 run.log_metrics(line)
-                watch(line)
-                bar.epoch(line)
                 if problem is None and (epoch % settings.train.checkpoint_every == 0 or epoch == epochs):
                     save(run, engine, epoch, 0)
+                watch(line)
+                bar.epoch(line)
             if problem is not None:
                 raise PrelaxError(
                     f"stopped after epoch {epoch}: {problem} The last good checkpoint in {run.path} stays."
@@ -211,42 +235,49 @@ def as_found(settings: Settings, images: ImageSet | ShardSet) -> Settings:
     return settings.model_copy(update={"data": settings.data.model_copy(update=wanted)})
 
 
-def tell_time(
-    run: Run, settings: Settings, images: ImageSet | ShardSet, device: torch.device, say: Callable[[str], None]
-) -> None:
-    """How long the run will take, said and logged."""
-    expected = estimate(settings, images, device)
-    if expected is not None:
-        say(expected)
-        run.log(expected)
+def let_go(run: Run) -> None:
+    """A folder in which nothing was trained is no run: the same command, mended, may begin in it."""
+    if not run.metrics() and not (run.path / "checkpoint.pt").exists():
+        (run.path / "config.yaml").unlink(missing_ok=True)
 
 
-def check_data(run: Run, images: ImageSet | ShardSet) -> None:
-    """Refuses to go on with other images than the run began with: their numbers decide every draw."""
+def check_data(run: Run, images: ImageSet | ShardSet) -> bool:
+    """Refuses to go on with other images than the run began with: their numbers decide every draw.
+
+    Gives whether the run has a record of them.
+    """
     try:
         before = json.loads((run.path / "data.json").read_text(encoding="utf-8"))
-        count, shards = before["images"], before.get("shards")
+        count, shards, pixels = before["images"], before.get("shards"), before.get("digest")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return  # a new run, or one whose record is lost
+        return False
     if count != len(images):
         raise PrelaxError(
             f"{run.path} was trained on {count} images and there are {len(images)} now: bring back those it began "
             "with, or begin a new run"
         )
-    if isinstance(images, ShardSet) and shards != images.digest:
-        raise PrelaxError(f"the shards are not those {run.path} began with; bring those back, or begin a new run")
-
-
-def note_data(run: Run, images: ImageSet | ShardSet) -> None:
-    """What the run is trained on, to be recognised later, and what was left out of it and why."""
-    about: dict[str, Any] = {"images": len(images)}
     if isinstance(images, ShardSet):
-        about["shards"] = images.digest
-    else:
-        about["digest"] = digest_of(images)
-    about["labelled"] = 0 if images.labels is None else int((images.labels >= 0).sum())
-    about["first"] = images.paths[0] if images.paths else None
-    run.write("data.json", json.dumps(about) + "\n")
+        if shards != images.digest:
+            raise PrelaxError(f"the shards are not those {run.path} began with; bring those back, or begin a new run")
+    elif pixels is not None and pixels != digest_of(images):
+        raise PrelaxError(
+            f"the images are not those {run.path} began with: bring those back, or begin a new run; "
+            "to go on with these all the same, remove its data.json"
+        )
+    return True
+
+
+def note_data(run: Run, images: ImageSet | ShardSet, recorded: bool = False) -> None:
+    """What the run is trained on, to be recognised later (unless it is ``recorded``); what was left out, and why."""
+    if not recorded:
+        about: dict[str, Any] = {"images": len(images)}
+        if isinstance(images, ShardSet):
+            about["shards"] = images.digest
+        else:
+            about["digest"] = digest_of(images)
+        about["labelled"] = 0 if images.labels is None else int((images.labels >= 0).sum())
+        about["first"] = images.paths[0] if images.paths else None
+        run.write("data.json", json.dumps(about) + "\n")
     for note in images.notes:
         run.log(note)
     if images.skipped:

@@ -86,20 +86,41 @@ def _wait(deadline: float, problem: str, patience: float) -> None:
     time.sleep(0.02)
 
 
+def _number(name: str, otherwise: int) -> int:
+    """A number torchrun puts into the environment."""
+    text = os.environ.get(name, str(otherwise))
+    if not text.isdecimal():
+        raise PrelaxError(f"{name}={text} is not a number; start several processes with torchrun, or unset it")
+    return int(text)
+
+
 @contextlib.contextmanager
 def joined(device: str = "auto") -> Iterator[Process]:
     """This process, joined to the others torchrun started (``torchrun --nproc-per-node N -m prelax pretrain ...``)."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
+    world = _number("WORLD_SIZE", 1)
     if world == 1:
         yield Process(again=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0)
         return
-    local = int(os.environ.get("LOCAL_RANK", "0"))
+    local = _number("LOCAL_RANK", 0)
     if dist.is_initialized():
         yield Process(dist.get_rank(), world, local)
         return
     cuda = device != "cpu" and torch.cuda.is_available()
     if cuda:
+        devices = torch.cuda.device_count()
+        if local >= devices:
+            here = _number("LOCAL_WORLD_SIZE", local + 1)
+            raise PrelaxError(
+                f"{here} processes on this machine and {devices} CUDA device(s): start as many as there are "
+                f"(torchrun --nproc-per-node {devices}), or use train.device=cpu"
+            )
         torch.cuda.set_device(local)
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise PrelaxError(
+            f"WORLD_SIZE={world} without {missing[0]}: start several processes with "
+            "`torchrun --nproc-per-node N -m prelax ...`, or unset WORLD_SIZE"
+        )
     shared, rank, world = next(dist.rendezvous("env://"))
     start, store = meet(shared, rank, world)
     dist.init_process_group("nccl" if cuda else "gloo", store=store, rank=rank, world_size=world)

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from prelax.collectives import alone
-from prelax.config import SUITED, Section, Settings, left_open
+from prelax.config import SUITED, Section, Settings, left_open, validate
 from prelax.data import ImageSet, ShardSet
 from prelax.data.store import choose_store
+from prelax.errors import PrelaxError
 from prelax.train.engine import Engine
 from prelax.train.processes import Process
 
@@ -55,7 +56,15 @@ def suit(
         differ = [words.format(other[key]) for key, words in names.items() if other.get(key) != wanted.get(key)]
         if differ:
             lines.append(f"these are a CPU's choices; a GPU would get {', '.join(differ)}")
-    return with_values(settings, wanted), lines
+    chosen = with_values(settings, wanted)
+    warmup, epochs = chosen.train.warmup_epochs, chosen.train.epochs
+    if warmup >= epochs:
+        raise PrelaxError(
+            f"train.warmup_epochs={warmup:g} is not under the {epochs} epochs chosen for {len(images):,} images: "
+            "set train.epochs too, or a shorter warm-up"
+        )
+    validate(chosen.model_dump(mode="json"))  # copies are not checked
+    return chosen, lines
 
 
 def choices(settings: Settings, images: ImageSet | ShardSet, kind: str, processes: int = 1) -> dict[str, Any]:
