@@ -36,7 +36,9 @@ def test_every_figure_is_in_the_run_it_came_from(result: dict) -> None:
         assert row["knn_few"] == evals["knn-10-per-class"]["accuracy"]
         assert row["angle"] == evals["residual"]["targets"]["rotation.turns"]["accuracy"]
         assert row["residual_norm"] == run.metrics()[-1]["residual_norm"]
-    assert result["rows"][0]["knn"] == Run.open(result["rows"][1]["run"]).evals()["knn"]["floor"]
+    first = Run.open(result["rows"][1]["run"]).evals()
+    assert result["rows"][0]["knn"] == first["knn"]["floor"]
+    assert result["rows"][0]["angle"] == first["residual"]["targets"]["rotation.turns"]["random"]
 
 
 def test_the_three_runs_differ_in_the_method_alone(result: dict) -> None:

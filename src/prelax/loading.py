@@ -17,6 +17,7 @@ from prelax import augment
 from prelax.config import Settings, validate
 from prelax.errors import PrelaxError
 from prelax.nets import Encoder, backbone, projector
+from prelax.nets.heads import MLP
 from prelax.run import Run, first_line, now
 from prelax.whole import replacing, writing
 
@@ -92,6 +93,13 @@ class Loaded:
             torch.manual_seed(seed)
             net = build(self.settings, self.channels, self.backbone.state_dict(), str(self.path))
         return net.to(self.device)
+
+    def fresh_encoder(self, seed: int) -> nn.Module:
+        """F with random weights: the same backbone and projector."""
+        body = self.fresh(seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return Encoder(body, head_of(self.settings, body)).to(self.device)
 
     def encoder(self) -> nn.Module:
         """F of the run's checkpoint: backbone and projector, in eval mode; images as the backbone takes them -> z."""
@@ -182,21 +190,25 @@ def load_encoder(run: Run, loaded: Loaded) -> nn.Module:
     found = {key[len(mark) :]: value for key, value in named if str(key).startswith(mark)}
     if not found:
         raise PrelaxError(f"{run.path}: the checkpoint holds no projector; this needs the embeddings of a trained run")
-    model = loaded.settings.model
     body = build(loaded.settings, loaded.channels, loaded.backbone.state_dict(), str(run.path))
-    head = projector(
+    encoder = Encoder(body, head_of(loaded.settings, body))
+    try:
+        encoder.load_state_dict(found)
+    except RuntimeError as error:
+        raise PrelaxError(f"{run.path}: the checkpoint is of another network ({first_line(error)})") from None
+    return encoder
+
+
+def head_of(settings: Settings, body: nn.Module) -> MLP:
+    """The projector of the settings on a backbone, with random weights."""
+    model = settings.model
+    return projector(
         int(body.features),  # type: ignore[arg-type]
         model.projector_hidden,
         model.projector_dim,
         model.projector_layers,
         model.projector_last_norm,
     )
-    encoder = Encoder(body, head)
-    try:
-        encoder.load_state_dict(found)
-    except RuntimeError as error:
-        raise PrelaxError(f"{run.path}: the checkpoint is of another network ({first_line(error)})") from None
-    return encoder
 
 
 # -- Hugging Face Hub layout -----------------------------------------------------------------------------------------

@@ -75,6 +75,8 @@ def test_every_recorded_parameter_is_asked_of_residual_and_features_on_held_out_
     assert "r2" in result["targets"]["crop.x"]
     assert "8000 views of 500 test images" in result["settings"]["asked_about"]
     assert run.evals()["residual"]["targets"] == result["targets"]
+    for told in result["targets"].values():  # what random weights tell is not what the run tells
+        assert told["random"] != told.get("accuracy", told.get("r2"))
 
 
 def test_the_residual_is_the_difference_of_the_embeddings_of_the_recorded_views(run):

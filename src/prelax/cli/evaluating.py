@@ -91,6 +91,7 @@ def told(result: dict[str, Any]) -> list[dict[str, Any]]:
                 "measure": "% right" if measure == "accuracy" else "% of variance",
                 "residual": residual[measure],
                 "features": features.get(measure),
+                "random weights": residual["random"],
                 "guess": residual["floor"],
             }
         )

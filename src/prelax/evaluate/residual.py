@@ -26,6 +26,7 @@ from prelax.draws import Draws
 from prelax.evaluate.alone import features_under, similarity, similarity_of_others, some
 from prelax.evaluate.features import extract, frozen
 from prelax.evaluate.logistic import Linear, fit_logistic, fit_ridge, r2
+from prelax.evaluate.subject import settled
 from prelax.loading import Loaded, views_of
 from prelax.record import Target
 from prelax.run import Run
@@ -176,6 +177,12 @@ def moved(loaded: Loaded, images: Tensor, seed: int) -> dict[str, float]:
     return {name: round(cosine, 4) for name, cosine in found.items()}
 
 
+def random_encoder(loaded: Loaded, images: Tensor, seed: int) -> nn.Module:
+    """F with random weights and BatchNorms that know the images: what a residual tells before anything is learnt."""
+    batches = (loaded.preprocess(part.to(loaded.device)) for part in images.split(BATCH))
+    return settled(loaded.fresh_encoder(seed), batches)
+
+
 def probe_residual(
     run: Run, loaded: Loaded, on: DataSettings | None = None, seed: int = 0, images: int = IMAGES
 ) -> dict[str, Any]:
@@ -193,11 +200,16 @@ def probe_residual(
     images_fitted = len(sets["train"])
     pipeline = views_of(loaded.settings, loaded.channels, sets["train"].shape[-1]).pipelines[1]
     specs, relaxed = pipeline.specs, relaxed_operation(loaded, pipeline).targets
+    targets = tell(asked["train"], asked["test"], specs, relaxed, "r", images_fitted)
+    random = random_encoder(loaded, sets["train"], seed)
+    unlearnt = {split: ask_often(loaded, random, sets[split], 2 * seed + turn) for turn, split in enumerate(sets)}
+    for name, untold in tell(unlearnt["train"], unlearnt["test"], specs, relaxed, "r", images_fitted).items():
+        targets[name]["random"] = untold.get("accuracy", untold.get("r2"))
     return {
         "protocol": "residual",
         "dataset": data.source,
         "method": loaded.settings.method.name,
-        "targets": tell(asked["train"], asked["test"], specs, relaxed, "r", images_fitted),
+        "targets": targets,
         "features": tell(asked["train"], asked["test"], specs, relaxed, "h", images_fitted),
         "cosine_after": moved(loaded, sets["test"], seed),
         "settings": {
@@ -205,6 +217,7 @@ def probe_residual(
             "fitted_on": f"{len(asked['train'].h1)} views of {len(sets['train'])} training images",
             "asked_about": f"{len(asked['test'].h1)} views of {len(sets['test'])} test images",
             "floor": "accuracy: the most frequent value; r2: 0",
+            "random": f"off the residual of random weights of seed {seed}, BatchNorm settled on the training images",
         },
         "seeds": [seed],
         "seconds": round(time.perf_counter() - began, 3),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -228,16 +228,22 @@ def random_subject(of: Subject, loaded: Loaded) -> Subject:
 @torch.no_grad()
 def settle_norms(net: nn.Module, of: Subject, images: int = 4096) -> nn.Module:
     """A network whose BatchNorms know the statistics of the training images."""
+    rows = Draws(of.seed, rows=len(of.train)).bits("settle")[:, 0].argsort()[:images].sort().values
+    return settled(net, (of.preprocess(of.train.images[index].to(of.device)) for index in rows.split(512)))
+
+
+@torch.no_grad()
+def settled(net: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
+    """A network whose BatchNorms know the statistics of batches, in eval mode."""
     norms = [part for part in net.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     momenta = [part.momentum for part in norms]
     for part in norms:
         part.reset_running_stats()
         part.momentum = None  # a plain average over the batches
     net.train()
-    rows = Draws(of.seed, rows=len(of.train)).bits("settle")[:, 0].argsort()[:images].sort().values
-    for index in rows.split(512):
-        if len(index) > 1:
-            net(of.preprocess(of.train.images[index].to(of.device)))
+    for batch in batches:
+        if len(batch) > 1:
+            net(batch)
     for part, momentum in zip(norms, momenta, strict=True):
         part.momentum = momentum
     return net.eval()

@@ -156,7 +156,7 @@ def bars(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Bar]:
                 kind = "accuracy, %" if "accuracy" in told else "variance explained, %"
                 value = finite(told.get("accuracy", told.get("r2")))
                 cells = found.setdefault((str(name), kind), [None] * len(evals))
-                cells[index] = Cell(value, finite(told.get("floor")))
+                cells[index] = Cell(value, finite(told.get("random", told.get("floor"))))
     return [Bar(name, unit, cells) for (name, unit), cells in found.items()]
 
 

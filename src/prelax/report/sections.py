@@ -184,9 +184,9 @@ def residual(page: Page) -> str:
     if page.bars:
         lead = (
             "How well a linear reader tells, from the residual between two views of a new image, what was done to it. "
-            "The tick is what a guess gives: the most frequent value, or no variance explained."
+            "The tick is what the residual of random weights tells (where that was not measured, a guess)."
         )
-        bars = "".join(bar(one, 100.0, "a guess") for one in page.bars)
+        bars = "".join(bar(one, 100.0, "random weights") for one in page.bars)
         html += f'<p class="lead">{lead}</p>{legend(page, dashed=False)}<div class="card bars">{bars}</div>'
     if page.moves:
         lead = (
