@@ -19,7 +19,7 @@ from prelax.record import Record
 from prelax.report import embedding
 from prelax.report.album import crop_box, steps, strips, unnormalised
 from prelax.report.content import Cell
-from prelax.report.gather import charts, headline, mark_best, results
+from prelax.report.gather import bars, charts, headline, mark_best, moves, results
 from prelax.report.render import to_json
 from prelax.report.sections import number
 from prelax.report.sprites import sprite
@@ -147,6 +147,16 @@ def test_folders_of_one_name_are_rows_of_their_own() -> None:
         ("b/photos", [None, 63.8]),
     ]
     assert headline(rows, 1, "photos") == rows[1]
+
+
+def test_the_residual_is_shown_as_asked_on_the_runs_own_images() -> None:
+    def found(value: float) -> dict:
+        return {"protocol": "residual", "targets": {"crop.x": {"r2": value}}, "cosine_after": {"crop": value / 100}}
+
+    evals = [{"residual": found(40.0), "residual-photos": found(7.0)}, {"residual-photos": found(9.0)}]
+    (bar,), (move,) = bars(evals), moves(evals)
+    assert [cell.value for cell in bar.cells if cell] == [40.0, 9.0]
+    assert [cell.value for cell in move.cells if cell] == [0.4, 0.09]
 
 
 def test_the_floor_of_the_knn_curve_is_that_of_the_runs_own_images() -> None:

@@ -142,11 +142,16 @@ def headline(rows: Sequence[Row], index: int, dataset: str) -> Row | None:
     return next(iter(at_home or accuracy or mine), None)
 
 
+def at_home(run: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """What the residual probe found on the run's own images; on others only if it was not asked about its own."""
+    return [run["residual"]] if "residual" in run else list(run.values())
+
+
 def bars(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Bar]:
     """What the residual probe read: a bar per parameter and run."""
     found: dict[tuple[str, str], list[Cell | None]] = {}
     for index, run in enumerate(evals):
-        for result in run.values():
+        for result in at_home(run):
             targets = result.get("targets") if isinstance(result, Mapping) else None
             if not isinstance(targets, Mapping):
                 continue
@@ -164,7 +169,7 @@ def moves(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Bar]:
     """How far each augmentation alone moves the features: a cosine per run; the floor is that of different images."""
     found: dict[str, list[Cell | None]] = {}
     for index, run in enumerate(evals):
-        for result in run.values():
+        for result in at_home(run):
             told = result.get("cosine_after") if isinstance(result, Mapping) else None
             if not isinstance(told, Mapping):
                 continue
