@@ -19,7 +19,7 @@ import platform
 import subprocess
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -324,3 +324,19 @@ def commit() -> str | None:
 
     # Installed inside someone's own repository, the commit would be theirs.
     return git("rev-parse", "HEAD") if git("ls-files", Path(__file__).name) else None
+
+
+def tails(paths: Sequence[Path]) -> list[str]:
+    """Of every path as much, from its end, as tells it from the others.
+
+    >>> tails([Path("/x/a/prelax"), Path("/x/b/prelax"), Path("/x/simsiam")])
+    ['a/prelax', 'b/prelax', 'simsiam']
+    """
+    found = []
+    for own in (path.parts for path in paths):
+        others = [path.parts for path in paths if path.parts != own]
+        length = 1
+        while length < len(own) and any(other[-length:] == own[-length:] for other in others):
+            length += 1
+        found.append("/".join(own[-length:]))
+    return found

@@ -90,7 +90,6 @@ def test_another_root_is_measured_on_its_own_test_images(run: Run, tmp_path: Pat
 
 
 def test_a_small_dataset_is_not_enlarged_before_the_backbone_sees_it(run: Run) -> None:
-    run = Run.open(run.path)
     found = dataset(run, "cifar10", Path("files"))
     assert found is not None
     assert (found.image_size, found.root) == (None, Path("files"))

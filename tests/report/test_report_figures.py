@@ -160,9 +160,12 @@ def test_runs_are_compared_by_one_protocol_or_not_at_all(run_folder: Callable[..
         run_folder(tmp_path / f"{g}", epochs=1, pairs=(f"method.gamma={g}",), seed=i) for i, g in enumerate((0.1, 0.5))
     ]
     (runs[1].path / "eval" / "linear-digits.json").unlink()
+    for run in runs:  # a transfer, which is not what such a figure is of
+        run.write_eval("linear-a", {"protocol": "linear", "dataset": "a", "accuracy": 50.0})
     told = {row["value"]: row["accuracy"] for row in sensitivity_rows(runs) if row["coefficient"] == "gamma"}
     assert told == {0.1: 96.0, 0.5: 95.0}  # kNN, which both have, though one has linear
-    (runs[1].path / "eval" / "knn-digits.json").unlink()
+    for name in ("knn-digits", "linear-a"):
+        (runs[1].path / "eval" / f"{name}.json").unlink()
     with pytest.raises(PrelaxError, match="no measurement in common"):
         sensitivity_rows(runs)
     longer = run_folder(tmp_path / "longer", epochs=2, pairs=("method.gamma=0.5",))

@@ -74,13 +74,14 @@ def targets(run: Run, every: list[Run], on: list[str]) -> list[DataSettings]:
 
 def as_read_by(run: Run, other: Run) -> DataSettings:
     """Another run's dataset, split and labelled as that run has it, in the shape this run's backbone takes."""
-    from prelax.loading import IMAGE_SIZE, channels_of
+    from prelax.evaluate.protocols import image_size_on
+    from prelax.loading import channels_of
 
     mine, theirs = run.settings.data, other.settings.data
     if (mine.source, mine.root) == (theirs.source, theirs.root):
         return mine
     channels = channels_of(run.settings, run.load_backbone(), str(run.path))
-    size = None if theirs.source in IMAGE_SIZE else mine.image_size
+    size = image_size_on(theirs.source, mine)
     return theirs.model_copy(update={"channels": channels, "image_size": size, "limit": None})
 
 

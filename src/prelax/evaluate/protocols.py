@@ -127,12 +127,16 @@ def dataset(on: DataSettings | str | None, own: DataSettings, channels: int) -> 
     if on in SOURCES:
         if on == own.source:
             return own
-        # One that comes in a size of its own keeps it: enlarging is the backbone's preprocessing.
-        size = None if on in IMAGE_SIZE else own.image_size
+        size = image_size_on(on, own)
         return own.model_copy(update={"source": on, "image_size": size, "test_root": None, "labels": None})
     if Path(on).is_dir():
         return DataSettings(source="folder", root=Path(on), image_size=own.image_size, channels=channels)
     raise PrelaxError(f"no dataset {on!r}, and no folder of that name{nearest(on, SOURCES)}")
+
+
+def image_size_on(source: str, own: DataSettings) -> int | None:
+    """The size a run's backbone reads a dataset in: one with a size of its own keeps it, enlarging is preprocessing."""
+    return None if source in IMAGE_SIZE else own.image_size
 
 
 def examine(

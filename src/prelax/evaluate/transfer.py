@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from prelax.config import DataSettings
 from prelax.evaluate.protocols import evaluate
-from prelax.run import Run
+from prelax.run import Run, tails
 
 
 def transfer(
@@ -49,20 +49,8 @@ def tell_apart(datasets: Sequence[tuple[str, str | None]]) -> list[str]:
     >>> tell_apart([("cifar10", None), ("photos", "/a/x/photos"), ("photos", "/b/x/photos"), ("scans", "/c/scans")])
     ['cifar10', 'a/x/photos', 'b/x/photos', 'scans']
     """
-    roots: dict[str, set[tuple[str, ...]]] = {}
-    for name, root in datasets:
-        if root is not None:
-            roots.setdefault(name, set()).add(PurePath(root).parts)
-    told = []
-    for name, root in datasets:
-        if root is None or len(roots[name]) == 1:
-            told.append(name)
-            continue
-        longest = max(len(parts) for parts in roots[name])
-        tails = ({parts[-n:] for parts in roots[name]} for n in range(1, longest + 1))
-        enough = next(n for n, tail in enumerate(tails, 1) if len(tail) == len(roots[name]))
-        told.append("/".join(PurePath(root).parts[-enough:]))
-    return told
+    told = iter(tails([Path(root) for _, root in datasets if root is not None]))
+    return [name if root is None else next(told) for name, root in datasets]
 
 
 def as_table(matrix: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from prelax.config import keys
 from prelax.errors import PrelaxError
 from prelax.evaluate.transfer import tell_apart
 from prelax.report.content import Bar, Card, Cell, Chart, Line, Mark, Row, Setting, Word
-from prelax.run import Run
+from prelax.run import Run, tails
 
 # Fields of an evaluation that describe it; what else is a number is a figure.
 ABOUT = {
@@ -66,16 +66,7 @@ def names(runs: Sequence[Run]) -> list[str]:
     >>> names([Run("a/prelax"), Run("b/prelax"), Run("c/simsiam")])
     ['a/prelax', 'b/prelax', 'simsiam']
     """
-    parts = [run.path.resolve().parts for run in runs]
-    found = []
-    for index, own in enumerate(parts):
-        length = 1
-        while length < len(own) and any(
-            other[-length:] == own[-length:] for i, other in enumerate(parts) if i != index and other != own
-        ):
-            length += 1
-        found.append("/".join(own[-length:]))
-    return found
+    return tails([run.path.resolve() for run in runs])
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -142,7 +133,7 @@ def headline(rows: Sequence[Row], index: int, dataset: str) -> Row | None:
     return next(iter(at_home or accuracy or mine), None)
 
 
-def at_home(run: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def own_residual(run: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """What the residual probe found on the run's own images; on others only if it was not asked about its own."""
     return [run["residual"]] if "residual" in run else list(run.values())
 
@@ -151,7 +142,7 @@ def bars(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Bar]:
     """What the residual probe read: a bar per parameter and run."""
     found: dict[tuple[str, str], list[Cell | None]] = {}
     for index, run in enumerate(evals):
-        for result in at_home(run):
+        for result in own_residual(run):
             targets = result.get("targets") if isinstance(result, Mapping) else None
             if not isinstance(targets, Mapping):
                 continue
@@ -169,7 +160,7 @@ def moves(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Bar]:
     """How far each augmentation alone moves the features: a cosine per run; the floor is that of different images."""
     found: dict[str, list[Cell | None]] = {}
     for index, run in enumerate(evals):
-        for result in at_home(run):
+        for result in own_residual(run):
             told = result.get("cosine_after") if isinstance(result, Mapping) else None
             if not isinstance(told, Mapping):
                 continue

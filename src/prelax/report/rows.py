@@ -24,9 +24,13 @@ ALIKE: dict[str, Callable[[Settings], Any]] = {
 
 
 def scores(runs: Sequence[Run]) -> list[tuple[Any, float]]:
-    """The method's settings and the accuracy of every run, all by the first protocol (linear before kNN) they share."""
+    """The method's settings and the accuracy of every run, by the first measurement that all have.
+
+    On their own dataset before others, and linear before kNN.
+    """
     alike(runs)
     rows = [row for row in results([run.evals() for run in runs]) if row.measure == "accuracy"]
+    rows.sort(key=lambda row: row.dataset != runs[0].settings.data.label)
     if not rows:
         raise PrelaxError(f"none of the {len(runs)} runs was evaluated; do so with `prelax evaluate RUN`")
 
@@ -89,9 +93,8 @@ def reverse_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, list[float]]] = {}
     first: dict[str, Any] = {}
     for settings, value in scores(runs):
-        if settings.model_copy(update={"reverse": False}) != first.setdefault(
-            settings.name, settings.model_copy(update={"reverse": False})
-        ):
+        normal = settings.model_copy(update={"reverse": False})
+        if normal != first.setdefault(settings.name, normal):
             raise PrelaxError(f"the {settings.name} runs differ in more than method.reverse and the seed")
         kind = "reverse" if settings.reverse else "normal"
         found.setdefault(settings.name, {}).setdefault(kind, []).append(value)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from prelax.config import MethodSettings, Settings
+from prelax.config import Settings
 from prelax.nets import Encoder, Network
 from prelax.objectives import PretextLoss, Term, base_of, looc, loss_scale, margin, method, nt_xent, r2s, sim, terms_of
 from prelax.objectives.methods import coefficient
@@ -73,7 +73,7 @@ class Objective(nn.Module):
             "classify": label,
         }
         self.losses = {t.name: PretextLoss(asked[t.kind], reduction) for t in self.terms if t.kind in asked}
-        self.off = read_off(settings.method)
+        self.off = {"pl": settings.method.std_reads or settings.method.pl_reads, "relaxpl": settings.method.pl_reads}
         reads = READS | {kind: "h" for kind, place in self.off.items() if place == "backbone"}
         heads = {t.name: (reads[t.kind], self.losses[t.name].width) for t in self.terms if t.kind in asked}
         heads |= {t.name: (reads[t.kind], LOOC_DIM) for t in self.terms if t.kind == "looc"}
@@ -231,11 +231,6 @@ class Objective(nn.Module):
             i = next((n for n, view in enumerate(self.views[: self.full]) if view.relaxed and n > 1), 1)
             seen["residual_norm"] = (unit[i] - unit[0]).norm(dim=-1).mean()
         return seen
-
-
-def read_off(settings: MethodSettings) -> dict[str, str]:
-    """What PL and RotPL read: the residual of embeddings, or of backbone features."""
-    return {"pl": settings.std_reads or settings.pl_reads, "relaxpl": settings.pl_reads}
 
 
 def _difference(spec: Target) -> Target:
