@@ -229,3 +229,14 @@ def test_overrides_of_one_section_come_together() -> None:
 def test_recipes_of_a_row_differ_only_in_what_the_row_says() -> None:
     base, relaxed = read_recipe("cifar10/simsiam"), read_recipe("cifar10/prelax-all")
     assert {key for key in base if base[key] != relaxed[key]} == {"method"}
+
+
+def test_the_tuned_recipes_are_the_runs_in_the_results() -> None:
+    raw = Path(__file__).parents[1] / "results" / "raw" / "12-weight"
+    short = ["train.epochs=100", "train.warmup_epochs=10", "train.knn_every=10"]
+    pairs = {"simsiam": "simsiam", "prelax-std": "std-low", "prelax-rot": "rot", "prelax-all": "all-low"}
+    for recipe, run in pairs.items():
+        settings = resolve(f"cifar10/{recipe}-tuned", short).model_dump(mode="json")
+        measured = yaml.safe_load((raw / f"weight-{run}" / "config.yaml").read_text())
+        for section in ("model", "method", "train", "augment"):
+            assert settings[section] == measured[section], recipe
