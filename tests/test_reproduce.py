@@ -9,8 +9,10 @@ from prelax.cli import main
 from prelax.config import resolve
 from prelax.errors import PrelaxError
 from prelax.evaluate.protocols import PROTOCOLS
-from prelax.reproduce import as_markdown, mean_std, plan, reproduce, run_name, settings_of
-from prelax.tables import DETECTORS, table, tables
+from prelax.reproduce import as_markdown, folder_of, mean_std, plan, reproduce, run_name, settings_of
+from prelax.run import Run
+from prelax.tables import DETECTORS, chosen, table, tables
+from prelax.train import pretrain
 
 TOY = [
     "model.backbone=resnet8",
@@ -70,6 +72,15 @@ def test_a_quick_pass_never_takes_the_place_of_the_real_run() -> None:
     # ... but where the files are and how a run is measured do not make it another run
     moved = settings_of(row, ["data.root=/elsewhere", "train.device=cpu", "evaluate.knn_k=5"], 0)
     assert run_name(moved) == run_name(settings_of(row, [], 0))
+
+
+def test_another_folder_of_images_is_another_run(tmp_path: Path) -> None:
+    row = table("digits").rows[0]
+    names = {
+        run_name(settings_of(row, ["data.source=folder", f"data.root={tmp_path}/{root}"], 0))
+        for root in ("a", "b", "c/../b")
+    }
+    assert len(names) == 2
 
 
 def test_mean_and_deviation_are_of_the_seeds() -> None:
@@ -212,3 +223,17 @@ def test_the_dynamics_row_reads_the_metrics(tmp_path: Path) -> None:
 def test_recipes_of_tables_are_the_papers_lengths() -> None:
     assert {resolve(row.recipe).train.epochs for row in table("tab3b").rows} == {800}
     assert {resolve(row.recipe).train.epochs for row in table("tab1b").rows if "BYOL" in row.label} == {1000}
+
+
+def test_a_curve_is_measured_though_another_table_trained_the_run_without_one(tmp_path: Path) -> None:
+    changes = [*TOY, "data.source=digits", "model.backbone=resnet8", "data.image_size=16"]
+    row = chosen(table("fig-dynamics"), "simsiam$").pop()
+    settings = settings_of(row, changes, 0)
+    plain = resolve(row.recipe, [*changes, "train.knn_every=0"], 0)
+    assert folder_of(tmp_path, row, settings) == tmp_path / run_name(settings) == tmp_path / run_name(plain)
+    pretrain(plain, tmp_path / run_name(plain), progress=False)
+    other = folder_of(tmp_path, row, settings)
+    assert other != tmp_path / run_name(plain)
+    pretrain(settings, other, progress=False)
+    assert folder_of(tmp_path, row, settings) == other
+    assert "knn" in Run(other).metrics()[-1]

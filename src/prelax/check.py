@@ -18,7 +18,7 @@ def check(settings: Settings) -> Settings:
     """
     from prelax.augment import OPERATIONS, PRESETS, operation
     from prelax.data import SOURCES
-    from prelax.data.shards import expand
+    from prelax.data.tars import expand
     from prelax.nets import BACKBONES
     from prelax.objectives import METHODS
 

@@ -17,6 +17,7 @@ import prelax
 from prelax.config import nearest
 from prelax.errors import PrelaxError
 from prelax.loading import Loaded, load, save_hub
+from prelax.nets.norm import ViewNorm2d
 from prelax.run import Run
 from prelax.whole import replacing, writing
 
@@ -159,7 +160,7 @@ def plain_norms(backbone: nn.Module) -> nn.Module:
     net = copy.deepcopy(backbone).cpu().eval()
     for module in list(net.modules()):
         for name, child in module.named_children():
-            if isinstance(child, nn.BatchNorm2d) and type(child) is not nn.BatchNorm2d:
+            if type(child) is ViewNorm2d:  # other kinds may do more than normalise
                 norm = nn.BatchNorm2d(child.num_features, child.eps, child.momentum, child.affine)
                 norm.load_state_dict(child.state_dict())
                 setattr(module, name, norm.eval())

@@ -33,12 +33,27 @@ def run_name(settings: Settings) -> str:
     from prelax.run import CHANGEABLE
 
     tree = settings.model_dump(mode="json", exclude={"recipe", "evaluate"})
+    data = settings.data
+    places = {"data.root": data.source == "folder", "data.test_root": True, "data.shards": True}
     for key in CHANGEABLE:
         section, _, leaf = key.partition(".")
-        tree[section].pop(leaf, None)
+        value = tree[section].pop(leaf, None)
+        if value is not None and places.get(key):  # other images; a known dataset is the same wherever it lies
+            tree[section][leaf] = value if leaf == "shards" else str(Path(value).expanduser().resolve())
     digest = hashlib.sha1(json.dumps(tree, sort_keys=True).encode(), usedforsecurity=False).hexdigest()[:8]
     stem = re.sub(r"[^\w.+-]+", "-", settings.recipe)
     return f"{stem}-{digest}-seed{settings.seed}"
+
+
+def folder_of(out: Path | str, row: Row, settings: Settings) -> Path:
+    """Where a row's run is kept: in the one that other tables use too, unless that has no curve the row needs."""
+    folder = Path(out) / run_name(settings)
+    if row.protocol == "metrics" and settings.train.knn_every and trained(settings, folder):
+        from prelax.run import Run
+
+        if not any("knn" in entry for entry in Run(folder).metrics()):
+            return folder.with_name(f"{folder.name}-knn{settings.train.knn_every}")
+    return folder
 
 
 def reproduce(
@@ -80,7 +95,7 @@ def reproduce(
         beside: list[float] = []
         folders, failure, like = [], None, True
         for settings in several:
-            folder = out / run_name(settings)
+            folder = folder_of(out, row, settings)
             on = source if row.dataset and source else row.dataset
             try:
                 say(f"{row.label}{f', {row.column}' if row.column else ''}, seed {settings.seed}: {folder}")
@@ -132,7 +147,7 @@ def plan(
     for row in chosen(table(name), only):
         for seed in seeds:
             settings = check(settings_of(row, changes, seed))
-            folder = Path(out) / run_name(settings)
+            folder = folder_of(out, row, settings)
             done = finished_epochs(folder)
             lines.append(
                 {
@@ -155,12 +170,15 @@ def train_or_skip(settings: Settings, folder: Path, progress: bool, say: Say) ->
 
     begun = (folder / "config.yaml").is_file()
     if begun:
-        last = finished_epochs(folder)
-        if last >= settings.train.epochs and (folder / "backbone.safetensors").is_file():
+        if trained(settings, folder):
             say("  trained already")
             return
-        say(f"  going on from epoch {last} of {settings.train.epochs}")
+        say(f"  going on from epoch {finished_epochs(folder)} of {settings.train.epochs}")
     pretrain(settings, folder, resume=begun, progress=progress)
+
+
+def trained(settings: Settings, folder: Path) -> bool:
+    return (folder / "backbone.safetensors").is_file() and finished_epochs(folder) >= settings.train.epochs
 
 
 def finished_epochs(folder: Path) -> int:

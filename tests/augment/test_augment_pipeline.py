@@ -14,6 +14,7 @@ from prelax.augment import (
     PRESETS,
     Blur,
     Crop,
+    Erase,
     Flip,
     Grey,
     Invert,
@@ -23,6 +24,7 @@ from prelax.augment import (
     Named,
     Noise,
     Normalise,
+    Operation,
     Pipeline,
     QuarterTurn,
     batch_of,
@@ -249,6 +251,22 @@ def test_maybe_applies_to_the_images_it_says() -> None:
     assert (turns[~applied] == 0).all()
     for i in range(64):
         assert torch.equal(view.images[i], torch.rot90(images[i], -int(turns[i]), (1, 2)) / 255)
+
+
+@pytest.mark.parametrize(
+    "op", [Jigsaw(2), Jigsaw(3, classes=9), Jitter(p=1.0), Erase(p=1.0), Noise((0.05, 0.1)), Blur(p=1.0), Flip(p=1.0)]
+)
+def test_what_maybe_did_not_apply_is_recorded_as_nothing_done(op: Operation) -> None:
+    images = pictures(64, 3, 18, 18)
+    maybe = Maybe(op, 0.5)
+    view = Pipeline([maybe])(images, 0)
+    alone = ~view.record[f"{op.name}.{maybe.column}"]
+    assert 10 < alone.sum() < 54
+    torch.testing.assert_close(view.images[alone], images[alone] / 255)
+    rows = {name.partition(".")[2]: view.record[name][alone] for name in view.record}
+    # What the record says of them, done again, does nothing: so nobody is taught that something was done.
+    torch.testing.assert_close(op.transform(images[alone] / 255, rows), images[alone] / 255)
+    assert all(len(rows[t.name.partition(".")[2]].unique()) == 1 for t in op.targets)
 
 
 def test_jigsaw_puts_tiles_where_its_record_says() -> None:

@@ -113,6 +113,8 @@ def test_blur_sigma_and_angles_are_uniform_as_in_torchvision() -> None:
         Erase(0.9, (0.02, 0.2), (0.2, 1.0)),
         FreeRotation(30),
         Maybe(FreeRotation(30), 0.3),
+        Maybe(Jitter(p=0.8), 0.4),
+        Maybe(Erase(0.5), 0.6),
     ],
     ids=str,
 )

@@ -19,7 +19,8 @@ from PIL import Image
 pytest.importorskip("webdataset")
 
 from prelax.data.decode import Plan
-from prelax.data.shards import ShardSet, ShardStore, expand, open_shards, samples
+from prelax.data.shards import ShardSet, ShardStore, open_shards
+from prelax.data.tars import expand, samples
 from prelax.errors import PrelaxError
 
 COUNTS = (5, 9, 1, 7, 6)

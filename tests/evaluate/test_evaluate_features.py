@@ -6,6 +6,7 @@ from torch import nn
 
 from prelax.errors import PrelaxError
 from prelax.evaluate.features import extract, fingerprint, fold_norms, frozen
+from prelax.export import plain_norms
 
 
 def test_features_are_those_of_the_backbone_in_eval_mode_whatever_the_batch(tiny, pixels, preprocess):
@@ -82,3 +83,20 @@ def test_features_that_are_not_finite_are_refused_in_one_line(tiny, pixels, prep
         tiny.conv1.weight.fill_(float("nan"))
     with pytest.raises(PrelaxError, match="diverged"):
         extract(tiny, pixels, preprocess)
+
+
+class NormAct(nn.BatchNorm2d):
+    """A norm with its activation inside, as timm's BatchNormAct2d."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).relu()
+
+
+def test_norms_that_do_more_than_normalise_stay_what_they_are(pixels, preprocess):
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), NormAct(8), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    x = preprocess(pixels).expand(-1, 3, -1, -1)
+    net.train()(x)
+    with torch.no_grad():
+        wanted = net.eval()(x)
+        torch.testing.assert_close(fold_norms(net)(x), wanted, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(plain_norms(net)(x), wanted)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prelax.data import ImageSet
 from prelax.errors import PrelaxError
-from prelax.evaluate.labels import digest, digest_of, few, labelled, unseen
+from prelax.evaluate.labels import digest, digests_of, few, labelled, unseen
 
 
 def some(n, seed, labels=None):
@@ -87,10 +87,15 @@ def test_the_digest_of_a_cached_set_is_kept_beside_its_pixels(tmp_path: Path) ->
     pixels = torch.arange(96, dtype=torch.uint8).view(6, 1, 4, 4)
     np.save(tmp_path / "pixels.npy", pixels.numpy())
     cached = ImageSet("x", pixels, None, [], file=tmp_path / "pixels.npy")
-    assert digest_of(ImageSet("x", pixels, None, [])) == digest_of(cached) == digest(pixels)
-    assert (tmp_path / "digest.txt").read_text() == f"6 {digest(pixels)}"
-    for torn in ("", "5 " + "0" * 32, "6 nonsense"):
+    fresh = digests_of(ImageSet("x", pixels, None, []))
+    assert fresh == digests_of(cached)
+    assert fresh[0] == digest(pixels)
+    turned = digests_of(ImageSet("x", pixels.flip(0), None, []))
+    assert turned[0] == fresh[0]
+    assert turned[1] != fresh[1]
+    assert (tmp_path / "digest.txt").read_text() == " ".join(("6", *fresh))
+    for torn in ("", "5 " + "0" * 32, "6 nonsense", "6 " + "0" * 32):
         (tmp_path / "digest.txt").write_text(torn)
-        assert digest_of(cached) == digest(pixels)
-    (tmp_path / "digest.txt").write_text("6 " + "0" * 32)
-    assert digest_of(cached) == "0" * 32  # found, not computed again
+        assert digests_of(cached) == fresh
+    (tmp_path / "digest.txt").write_text(f"6 {'0' * 32} {'1' * 32}")
+    assert digests_of(cached) == ("0" * 32, "1" * 32)  # found, not computed again

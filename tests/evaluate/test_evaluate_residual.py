@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from prelax.augment import operation
+from prelax.config import resolve
 from prelax.evaluate import evaluate, residual
 from prelax.evaluate.features import fingerprint
-from prelax.evaluate.residual import ask, ask_often, moved, probe_residual, read_off
-from prelax.loading import load
+from prelax.evaluate.residual import ask, ask_often, moved, probe_residual, read_off, relaxed_operation
+from prelax.loading import load, views_of
 from prelax.record import Target
 
 ANGLE = Target("rotation.turns", "categorical", classes=4)
@@ -109,3 +113,11 @@ def test_a_method_without_a_third_view_is_asked_about_rotation_too(run):
     result = probe_residual(run, load(run.path), images=200)
     assert result["method"] == "simsiam"
     assert "rotation.turns" in result["targets"]
+
+
+def test_the_relaxed_augmentation_is_asked_about_as_it_was_trained_with(tmp_path):
+    settings = resolve("digits/prelax-rot", ["method.relax=crop", "train.device=cpu"])
+    engine = views_of(settings, 1, 16)
+    loaded = SimpleNamespace(settings=settings, channels=1, size=16)
+    assert relaxed_operation(loaded, engine) == engine.relax
+    assert engine.relax.op.scale != operation("crop", size=16).scale

@@ -113,3 +113,15 @@ def test_a_picture_that_cannot_be_drawn_does_not_lose_what_was_found(trained, tm
     with pytest.warns(PrelaxWarning, match="the picture was not drawn: cannot write"):
         found = search(load(trained.path), DataSettings(), [tmp_path / "q.png"], tmp_path / "file" / "out.png", k=2)
     assert len(found[0]) == 2
+
+
+def test_a_picture_of_more_than_8_bits_finds_itself(trained, tmp_path):
+    (tmp_path / "photos").mkdir()
+    rng = np.random.default_rng(0)
+    for i in range(30):
+        deep = (rng.random((16, 16)) * 4095).astype(np.uint16)  # 12 bits in 16
+        Image.fromarray(deep).save(tmp_path / "photos" / f"{i:02d}.png")
+    on = DataSettings(source="folder", root=tmp_path / "photos", image_size=16, channels=1, test_fraction=0)
+    queries = [tmp_path / "photos" / f"{i:02d}.png" for i in (3, 17)]
+    found = search(load(trained.path), on, queries, tmp_path / "found.png", k=1)
+    assert [one[0]["row"] for one in found] == [3, 17]

@@ -50,8 +50,9 @@ def test_images_of_one_or_many_channels_are_taken() -> None:
         assert backbone("resnet18", "imagenet", channels).eval()(torch.randn(1, channels, 64, 64)).shape == (1, 512)
 
 
-def test_any_timm_model_by_name() -> None:
-    net = backbone("timm:resnet10t", channels=3).eval()
+@pytest.mark.parametrize("name", ["resnet10t", "mobilenetv3_small_050", "lcnet_050"])
+def test_any_timm_model_by_name(name: str) -> None:
+    net = backbone(f"timm:{name}", channels=3).eval()
     assert net(torch.randn(1, 3, 32, 32)).shape == (1, net.features)
 
 

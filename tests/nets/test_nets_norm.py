@@ -145,3 +145,14 @@ def test_compiled_blocks_give_the_outputs_and_gradients_of_plain_ones() -> None:
         found.append([y, x.grad, *(p.grad for p in own.parameters()), *own.buffers()])
     for plain, compiled in zip(*found, strict=True):
         torch.testing.assert_close(compiled, plain, rtol=1e-3, atol=1e-3)
+
+
+def test_without_momentum_the_running_averages_are_those_of_all_batches() -> None:
+    torch.manual_seed(0)
+    plain, together = nn.BatchNorm1d(4, momentum=None), nn.BatchNorm1d(4, momentum=None)
+    for batch in torch.randn(3, 2, 6, 4) * 3 + 1:
+        for view in batch:
+            plain(view)
+        normalise_views(batch, together)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(together.state_dict()[name], value)

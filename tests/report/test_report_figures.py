@@ -11,6 +11,7 @@ from PIL import Image
 
 from prelax.errors import PrelaxError
 from prelax.report import figures
+from prelax.report.knowing import of_features
 from prelax.report.rows import reverse_rows, sensitivity_rows
 from prelax.report.style import COLUMN
 from prelax.run import Run
@@ -195,3 +196,9 @@ def test_every_figure_can_be_asked_for_by_name(run_folder: Callable[..., Run], t
     ):
         with pytest.raises(PrelaxError, match=said):
             figures.draw(name, inputs, tmp_path / "c")
+
+
+def test_rings_and_bars_are_of_the_same_images() -> None:
+    own = {"targets": {"rotation": {"accuracy": 80.0}}, "features": {"rotation": {"accuracy": 90.0}}}
+    other = {"targets": {"rotation": {"accuracy": 20.0}}, "features": {"rotation": {"accuracy": 10.0}}}
+    assert of_features({"residual": own, "residual-photos": other}) == {"rotation": 90.0}

@@ -9,8 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from prelax.config import Settings, resolve
 from prelax.errors import PrelaxError
@@ -159,10 +161,11 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(t
 def test_collapse_is_told_in_words() -> None:
     line = {"loss": 0.1, "embedding_std": 0.001, "effective_rank": 1.01}
     watched = tiny("train.stop_on_collapse=true")
-    assert "collapsed" in trouble([line] * 5, watched)
-    assert trouble([line] * 4, watched) is None  # it may pass
-    assert trouble([line] * 5, tiny()) is None
-    assert trouble([line] * 4 + [{**line, "embedding_std": 0.9, "effective_rank": 12.0}], watched) is None
+    assert "collapsed" in trouble([line] * 5, watched, 32)
+    assert trouble([line] * 4, watched, 32) is None  # it may pass
+    assert trouble([line] * 5, tiny(), 32) is None
+    assert trouble([line] * 4 + [{**line, "embedding_std": 0.9, "effective_rank": 12.0}], watched, 32) is None
+    assert trouble([{**line, "embedding_std": 0.9}] * 5, watched, 2) is None  # two images span one direction
 
 
 def test_effective_rank_counts_directions() -> None:
@@ -228,3 +231,25 @@ def test_wandb_gets_one_run_of_its_own_and_resuming_adds_to_it(tmp_path: Path, m
     run = pretrain(tiny("train.watch=wandb"), tmp_path / "run", progress=False)
     pretrain(tiny("train.watch=wandb"), run.path, resume=True, progress=False)
     assert len({folder.name.rpartition("-")[2] for folder in run.path.glob("wandb/offline-run-*")}) == 1
+
+
+def test_an_augmentation_refused_in_the_first_step_leaves_the_folder_free(tmp_path: Path) -> None:
+    with pytest.raises(PrelaxError, match="channel"):
+        pretrain(tiny("method.relax=jitter"), tmp_path / "run", progress=False)
+    pretrain(tiny(), tmp_path / "run", progress=False)
+
+
+def test_the_same_images_in_another_order_are_refused(tmp_path: Path) -> None:
+    for i in range(40):
+        (tmp_path / "photos").mkdir(exist_ok=True)
+        pixels = np.random.default_rng(i).integers(0, 256, (16, 16), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{i:03d}.png")
+    folder = [*TINY[1:], f"data.root={tmp_path}/photos", "data.test_fraction=0", "train.batch_size=20"]
+    settings = resolve("folder", [*folder, "model.backbone=resnet8", "data.image_size=16"])
+    pretrain(settings, tmp_path / "run", progress=False)
+    for i in range(40):
+        (tmp_path / "photos" / f"{i:03d}.png").rename(tmp_path / "photos" / f"{i:03d}.moved")
+    for i in range(40):
+        (tmp_path / "photos" / f"{i:03d}.moved").rename(tmp_path / "photos" / f"{39 - i:03d}.png")
+    with pytest.raises(PrelaxError, match="not in the order"):
+        pretrain(settings, tmp_path / "run", resume=True, progress=False)

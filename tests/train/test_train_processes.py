@@ -63,7 +63,7 @@ def test_two_processes_give_the_losses_of_one(change: list[str], tmp_path: Path)
     assert len(one) == len(two) == 2
     for a, b in zip(one, two, strict=True):
         for name in a:
-            if name.startswith("loss"):
+            if name.startswith("loss") or name == "embedding_std":
                 assert a[name] == pytest.approx(b[name], abs=1e-4), name
     assert one[1]["knn"] == pytest.approx(two[1]["knn"], abs=0.5)  # percent; the probe is shared out too
 

@@ -178,3 +178,17 @@ def test_a_run_from_shards_is_measured_on_other_images(
     assert "name others with --on" in capsys.readouterr().err
     assert main(["evaluate", str(run), "--on", "digits", "-p", "knn", "--quiet"]) == 0
     assert Run.open(run).evals()["knn-digits"]["test_images_left_out_as_seen"] is None
+
+
+def test_shards_of_other_images_are_refused(shards: str, tmp_path: Path) -> None:
+    settings = resolve("folder", [*words(shards), "train.epochs=1"])
+    run = pretrain(settings, tmp_path / "run", progress=False)
+    held = io.BytesIO()
+    Image.fromarray(np.zeros((16, 16), dtype=np.uint8)).save(held, "PNG")
+    with tarfile.open(tmp_path / "photos-2.tar", "w") as tar:
+        for i in range(COUNTS[2]):
+            info = tarfile.TarInfo(f"{i:06d}.png")
+            info.size = len(held.getvalue())
+            tar.addfile(info, io.BytesIO(held.getvalue()))
+    with pytest.raises(PrelaxError, match="not those"):
+        pretrain(settings, run.path, resume=True, progress=False)

@@ -35,6 +35,7 @@ class Jitter:
     p: float = 0.8
     name: str = "jitter"
     needs_rgb: ClassVar[bool] = True
+    identity: ClassVar[dict[str, float]] = {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.0}
 
     def __post_init__(self) -> None:
         probability(self.p, "jitter")

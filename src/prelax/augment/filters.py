@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -49,6 +50,7 @@ class Blur:
     sigma: tuple[float, float] = (0.1, 2.0)
     p: float = 0.5
     name: str = "blur"
+    identity: ClassVar[dict[str, float]] = {"sigma": 0.0}
 
     def __post_init__(self) -> None:
         probability(self.p, "blur")
@@ -88,6 +90,7 @@ class Erase:
     ratio: tuple[float, float] = (0.3, 3.3)
     value: float = 0.0
     name: str = "erase"
+    identity: ClassVar[dict[str, float]] = {"height": 0, "width": 0, "y": 0.5, "x": 0.5, "area": 0.0, "aspect": 1.0}
 
     def __post_init__(self) -> None:
         probability(self.p, "erase")
@@ -148,6 +151,7 @@ class Noise:
     p: float = 1.0
     clip: bool = True
     name: str = "noise"
+    identity: ClassVar[dict[str, float]] = {"sigma": 0.0}
 
     def __post_init__(self) -> None:
         probability(self.p, "noise")

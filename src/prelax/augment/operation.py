@@ -25,8 +25,8 @@ class Operation(Protocol):
 
     Four optional class attributes tell a pipeline more: ``needs_rgb`` (refuse images that have not three channels),
     ``moves_pixels`` (values are only moved, so it may run on finished, normalised images of any dtype), ``takes_uint8``
-    (it accepts uint8 and gives floats in [0, 1]) and ``identity`` (the value of a column that changes nothing: recorded
-    where ``Maybe`` did not apply the operation).
+    (it accepts uint8 and gives floats in [0, 1]) and ``identity`` (the value of a column that changes nothing, a tuple
+    where a column has several an image: recorded where ``Maybe`` did not apply the operation; of ``applied`` it is 0).
     """
 
     @property
@@ -79,6 +79,18 @@ def mixed(mean: float, std: float, p: float, otherwise: float) -> tuple[float, f
     return both, max(variance, 1e-12) ** 0.5
 
 
+def per_row(flags: Tensor, column: Tensor) -> Tensor:
+    """A flag an image, to stand beside a column that may have several values an image."""
+    return flags.view(-1, *[1] * (column.ndim - 1))
+
+
+def constant(column: Tensor, value: float | tuple[float, ...]) -> Tensor:
+    """A column like another in which every image has the same value, or the same values."""
+    if isinstance(value, tuple):
+        return torch.stack([torch.full_like(column[:, 0], one) for one in value], 1)
+    return torch.full_like(column, value)
+
+
 @dataclass(frozen=True)
 class Maybe:
     """Any operation, applied to each image with probability p; ``applied`` says to which.
@@ -118,17 +130,22 @@ class Maybe:
 
     def _mixed(self, target: Target) -> Target:
         """A continuous target's mean and std, now that it is the identity's value with probability 1 - p."""
-        rest = trait(self.op, "identity", {}).get(target.name[len(self.name) + 1 :])
-        if rest is None or target.kind != "continuous":
+        rest = self._identity().get(target.name[len(self.name) + 1 :])
+        if not isinstance(rest, int | float) or target.kind != "continuous":
             return target
         mean, std = mixed(target.mean, target.std, self.p, rest)
         return replace(target, mean=mean, std=std)
 
+    def _identity(self) -> dict[str, float | tuple[float, ...]]:
+        """What is recorded of an image that was left alone."""
+        known: dict[str, float | tuple[float, ...]] = trait(self.op, "identity", {})
+        return {"applied": 0, **known} if self.column == "maybe" else known
+
     def make_params(self, shape: Shape, draws: Draws) -> Params:
         params = self.op.make_params(shape, draws)
         applied = draws.bernoulli("maybe", self.p)
-        for name, value in trait(self.op, "identity", {}).items():
-            params[name] = torch.where(applied, params[name], torch.full_like(params[name], value))
+        for name, value in self._identity().items():
+            params[name] = torch.where(per_row(applied, params[name]), params[name], constant(params[name], value))
         return {**params, self.column: applied}
 
     def transform(self, images: Tensor, params: Params) -> Tensor:

@@ -114,6 +114,10 @@ class Jigsaw:
         return self.grid**2
 
     @property
+    def identity(self) -> dict[str, int | tuple[int, ...]]:
+        return {"permutation": 0, "order": tuple(range(self._tiles))}
+
+    @property
     def _classes(self) -> int:
         return self.classes or 0
 

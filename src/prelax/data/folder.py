@@ -250,4 +250,5 @@ def _decode(
         skipped=skipped,
         notes=notes,
         file=decoded.file,
+        plan=plan,
     )

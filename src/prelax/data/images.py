@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from prelax.data.decode import Plan
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 
@@ -30,6 +31,7 @@ class ImageSet:
         skipped: (path, reason) of every file that could not be read.
         notes: lines for the run's log: what was chosen and why.
         file: the ``.npy`` file behind ``images``, when they are memory-mapped.
+        plan: how files became these images, when they did.
     """
 
     name: str
@@ -40,6 +42,7 @@ class ImageSet:
     skipped: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     file: Path | None = None
+    plan: Plan | None = None
 
     def __len__(self) -> int:
         return self.images.shape[0]

@@ -8,11 +8,9 @@ shards and the places in them to go on from, and a process that has a part of ev
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -20,7 +18,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,16 +25,15 @@ from torch import Tensor
 
 from prelax.config import DataSettings
 from prelax.data.ahead import ahead
-from prelax.data.cache import cache_folder, locked
-from prelax.data.decode import EXTENSIONS, Plan, decode_many, reason
+from prelax.data.decode import Plan, decode_many
 from prelax.data.folder import survey
 from prelax.data.images import ImageSet, order
 from prelax.data.listing import class_names
 from prelax.data.pool import CHUNK, core_count, main_hidden, process_pool
+from prelax.data.tars import count, expand, remote, samples
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 
-PATTERN = "train-{0000..0099}.tar"
 TRIES = 3  # of a remote shard, before a run ends
 
 
@@ -109,105 +105,6 @@ class ShardSet:
         return ImageSet(self.name, pixels, self.labels[:rows] if self.labels is not None else None, self.classes)
 
 
-def _webdataset() -> Any:
-    try:
-        import webdataset
-    except ImportError:
-        raise PrelaxError("shards need the webdataset package: pip install 'prelax[shards]'") from None
-    return webdataset
-
-
-def samples(url: str) -> Iterator[tuple[bytes, str | None]]:
-    """(contents, label) of every image of a shard, in its order; the label is that of the ``.cls`` member."""
-    from webdataset.tariterators import group_by_keys, tar_file_expander, url_opener
-
-    def stop(error: Exception) -> bool:
-        if isinstance(error, PrelaxError):  # said already, further in
-            raise PrelaxError(error.args[0]) from None
-        said = error.args[0] if len(error.args) > 1 and isinstance(error.args[0], str) else reason(error)
-        if failed := re.search(r": exit (\d+)", str(error)):
-            said = f"the command that fetches it failed (exit {failed[1]})"
-        raise PrelaxError(f"shard {url} cannot be read: {said.partition(' @ <')[0]}") from None
-
-    opened = url_opener([{"url": url}], handler=stop)
-    for sample in group_by_keys(tar_file_expander(opened, handler=stop)):
-        image = next(
-            (sample[key] for key in sorted(sample) if f".{key.rpartition('.')[2].lower()}" in EXTENSIONS), None
-        )
-        if image is not None:
-            label = sample.get("cls")
-            yield image, label.decode("utf-8", "replace").strip() if label is not None else None
-
-
-def expand(pattern: str) -> list[str]:
-    """The shards a pattern names: ``train-{0000..0099}.tar``, with ``*`` for local ones, several joined by ``::``."""
-    _webdataset()
-    from webdataset.shardlists import expand_urls
-
-    found: list[str] = []
-    try:
-        urls = [url if remote(url) else os.path.expanduser(url) for url in expand_urls(pattern)]
-    except ValueError:
-        raise PrelaxError(f"data.shards={pattern} opens or closes a brace too many; write {PATTERN}") from None
-    for url in urls:
-        if "*" in url or "?" in url:
-            here = Path(url)
-            found += sorted(str(path) for path in Path(here.anchor or ".").glob(str(here.relative_to(here.anchor))))
-        else:
-            found.append(url)
-    missing = [url for url in found if not remote(url) and not Path(url).is_file()]
-    if missing or not found:
-        raise PrelaxError(f"no shard {missing[0] if missing else pattern}; a pattern reads {PATTERN}")
-    return found
-
-
-def remote(url: str) -> bool:
-    """Whether a shard comes from elsewhere, by a protocol or from a command."""
-    return "://" in url or url.startswith("pipe:")
-
-
-def _stamp(url: str) -> list[int]:
-    """Size and time of a local shard, so that a changed one is counted again."""
-    if remote(url):
-        return []
-    status = os.stat(url)
-    return [status.st_size, status.st_mtime_ns]
-
-
-def count(
-    urls: list[str], cache: Path | None = None, progress: Callable[[int, int], None] | None = None
-) -> list[list[str | None]]:
-    """The label of every image of every shard. Every shard is read for it once; later it comes from the cache."""
-    key = hashlib.blake2b(json.dumps([[url, _stamp(url)] for url in urls]).encode(), digest_size=16).hexdigest()
-    file = cache_folder(cache) / "shards" / f"{key}.json"
-
-    def known() -> list[list[str | None]] | None:
-        try:
-            return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
-        except (OSError, ValueError):
-            return None
-
-    if (found := known()) is not None:
-        return found
-    with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            held.enter_context(locked(file.with_suffix(".lock")))  # a second process waits instead of reading it all
-            if (found := known()) is not None:
-                return found
-        read: list[list[str | None]] = []
-        with ThreadPoolExecutor(core_count()) as threads:
-            for labels in threads.map(lambda url: [label for _, label in samples(url)], urls):
-                read.append(labels)
-                if progress:
-                    progress(len(read), len(urls))
-        with contextlib.suppress(OSError):  # not to be written: counted again next time
-            making = file.with_suffix(f".{os.getpid()}")
-            making.write_text(json.dumps(read), encoding="utf-8")
-            making.rename(file)
-    return read
-
-
 def open_shards(
     pattern: str,
     image_size: int | None = None,
@@ -222,12 +119,12 @@ def open_shards(
     The size and channels of the set, where not given, are chosen from the first images of the first shards.
     """
     urls = expand(pattern)
-    read = count(urls, cache, progress)
+    read, hashes = count(urls, cache, progress)
     left = limit if limit is not None else sum(map(len, read))
     for place, labels in enumerate(read):
         read[place] = labels[: max(left, 0)]
         left -= len(labels)
-    urls = [url for url, labels in zip(urls, read, strict=True) if labels]
+    urls, hashes = ([one for one, labels in zip(all_, read, strict=True) if labels] for all_ in (urls, hashes))
     read = [labels for labels in read if labels]
     named = [label for labels in read for label in labels]
     if not named:
@@ -240,7 +137,7 @@ def open_shards(
     number: dict[str | None, int] = {name: i for i, name in enumerate(classes)} | {None: -1}
     known = torch.tensor([number[label] for label in named]) if classes else None
     notes.append(f"{len(named):,} images in {len(urls)} shards")
-    digest = hashlib.blake2b(json.dumps(read).encode(), digest_size=16).hexdigest()  # wherever they lie
+    digest = hashlib.blake2b(json.dumps([read, hashes]).encode(), digest_size=16).hexdigest()  # wherever they lie
     return ShardSet("shards", urls, [len(r) for r in read], plan, known, classes, notes, mix, digest)
 
 

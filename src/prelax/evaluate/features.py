@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from prelax.collectives import gather_shares, share
 from prelax.errors import PrelaxError
+from prelax.nets.norm import ViewNorm2d
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Preprocess = Callable[[Tensor], Tensor]  # B x C x H x W uint8 -> B x C x S x S float32, normalised
@@ -85,12 +86,14 @@ def fold_norms(backbone: nn.Module) -> nn.Module:
     original = copy.deepcopy(backbone).eval()
     for part in original.modules():
         part._compiled_call_impl = None  # the copy is called plainly
-        if isinstance(part, nn.BatchNorm2d):
-            part.__class__ = nn.BatchNorm2d  # in eval mode every kind of it is the plain one, which can be folded
     try:
         from torch.fx.experimental.optimization import fuse
 
-        folded = fuse(copy.deepcopy(original))
+        plain = copy.deepcopy(original)
+        for part in plain.modules():
+            if type(part) is ViewNorm2d:
+                part.__class__ = nn.BatchNorm2d  # type: ignore[assignment]  # what it is in eval mode; other kinds may do more than normalise
+        folded = fuse(plain)
     except Exception:  # a backbone that cannot be traced is used as it is
         return original
     channels = next((w.shape[1] for w in original.parameters() if w.dim() == 4), 3)

@@ -64,27 +64,34 @@ def digest(images: Tensor) -> str:
     >>> digest(pixels) == digest(pixels.flip(0)), digest(pixels) == digest(pixels[:1])
     (True, False)
     """
-    total = hashlib.blake2b(digest_size=16)
-    for each in sorted(one for part in images.split(8192) for one in fingerprints(part)):
-        total.update(each)
-    return total.hexdigest()
+    return _digests(images)[0]
 
 
-def digest_of(images: ImageSet) -> str:
-    """The `digest` of a set; of a cached one it is kept beside the pixels, which never change."""
+def _digests(images: Tensor) -> tuple[str, str]:
+    """The same, and one that the order of the images changes."""
+    each = [one for part in images.split(8192) for one in fingerprints(part)]
+    in_order = hashlib.blake2b(b"".join(each), digest_size=16).hexdigest()
+    return hashlib.blake2b(b"".join(sorted(each)), digest_size=16).hexdigest(), in_order
+
+
+def digests_of(images: ImageSet) -> tuple[str, str]:
+    """The `digest` of a set and one of its order; of a cached set they are kept beside the pixels, which never change.
+
+    Whoever trains goes by the order too: the numbers of the images decide every draw.
+    """
     if images.file is None:
-        return digest(images.images)
+        return _digests(images.images)
     kept = images.file.with_name("digest.txt")
     try:
-        count, _, found = kept.read_text().partition(" ")
-        if count == str(len(images)) and re.fullmatch("[0-9a-f]{32}", found):
-            return found
+        count, found, in_order = kept.read_text().split()
+        if count == str(len(images)) and all(re.fullmatch("[0-9a-f]{32}", one) for one in (found, in_order)):
+            return found, in_order
     except (OSError, ValueError):
         pass  # not kept yet
-    found = digest(images.images)
+    found, in_order = _digests(images.images)
     with contextlib.suppress(OSError), replacing(kept) as temporary:
-        temporary.write_text(f"{len(images)} {found}")
-    return found
+        temporary.write_text(f"{len(images)} {found} {in_order}")
+    return found, in_order
 
 
 def few(labels: Tensor, *, share: float | None = None, per_class: int | None = None, seed: int = 0) -> Tensor:

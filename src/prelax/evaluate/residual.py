@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from prelax import augment
+from prelax.collectives import alone
 from prelax.config import DataSettings
 from prelax.data import load
 from prelax.draws import Draws
@@ -30,6 +31,7 @@ from prelax.evaluate.subject import settled
 from prelax.loading import Loaded, views_of
 from prelax.record import Target
 from prelax.run import Run
+from prelax.train.views import ViewMaker
 
 BATCH = 512
 IMAGES = 4096  # of each split, at most
@@ -55,7 +57,7 @@ def ask(loaded: Loaded, encoder: nn.Module, images: Tensor, seed: int) -> Asked:
     """Residuals and features of three views of every image, with what was drawn."""
     maker = views_of(loaded.settings, loaded.channels, images.shape[-1])
     pipelines = maker.pipelines
-    relax = relaxed_operation(loaded, pipelines[1])
+    relax = relaxed_operation(loaded, maker)
     unit = loaded.settings.method.residual == "normalised"
     parts: dict[str, list[Tensor]] = {}
     with frozen(encoder):
@@ -94,11 +96,12 @@ def ask_often(loaded: Loaded, encoder: nn.Module, images: Tensor, seed: int, row
     return Asked(**whole, drawn=drawn, relaxed=relaxed)
 
 
-def relaxed_operation(loaded: Loaded, pipeline: augment.Pipeline) -> augment.Operation:
-    """The run's relaxed augmentation, under the name it has in records."""
-    name = loaded.settings.method.relax
-    options = {"size": loaded.size} if name == "crop" else {}
-    return augment.relaxation(pipeline, augment.operation(name, **options))
+def relaxed_operation(loaded: Loaded, maker: ViewMaker) -> augment.Operation:
+    """The run's relaxed augmentation as it was trained with, under the name it has in records."""
+    one, two = maker.pipelines[1], maker.pipelines[2]
+    return augment.relaxation(
+        one, augment.as_set(loaded.settings.method.relax, (one, two), maker.size, loaded.channels)
+    )
 
 
 def read_off(
@@ -168,15 +171,17 @@ def moved(loaded: Loaded, images: Tensor, seed: int) -> dict[str, float]:
 
     ``other images`` is the cosine between different images, what total forgetting would look like.
     """
-    pipeline = views_of(loaded.settings, loaded.channels, images.shape[-1]).pipelines[1]
+    maker = views_of(loaded.settings, loaded.channels, images.shape[-1])
+    pipeline = maker.pipelines[1]
     drawn = [op for op in pipeline.ops if not isinstance(op, augment.Normalise)]
     plain = extract(loaded.backbone, images, loaded.preprocess, device=loaded.device)
     found = {"other images": similarity_of_others(plain)}
-    for name, _, features in features_under(loaded, images, [*drawn, relaxed_operation(loaded, pipeline)], [seed]):
+    for name, _, features in features_under(loaded, images, [*drawn, relaxed_operation(loaded, maker)], [seed]):
         found[name] = similarity(plain, features)
     return {name: round(cosine, 4) for name, cosine in found.items()}
 
 
+@alone()
 def random_encoder(loaded: Loaded, images: Tensor, seed: int) -> nn.Module:
     """F with random weights and BatchNorms that know the images: what a residual tells before anything is learnt."""
     batches = (loaded.preprocess(part.to(loaded.device)) for part in images.split(BATCH))
@@ -198,8 +203,8 @@ def probe_residual(
     # Seeds of the two splits are never the same, whatever seed is asked for.
     asked = {split: ask_often(loaded, encoder, sets[split], 2 * seed + turn) for turn, split in enumerate(sets)}
     images_fitted = len(sets["train"])
-    pipeline = views_of(loaded.settings, loaded.channels, sets["train"].shape[-1]).pipelines[1]
-    specs, relaxed = pipeline.specs, relaxed_operation(loaded, pipeline).targets
+    maker = views_of(loaded.settings, loaded.channels, sets["train"].shape[-1])
+    specs, relaxed = maker.pipelines[1].specs, relaxed_operation(loaded, maker).targets
     targets = tell(asked["train"], asked["test"], specs, relaxed, "r", images_fitted)
     random = random_encoder(loaded, sets["train"], seed)
     unlearnt = {split: ask_often(loaded, random, sets[split], 2 * seed + turn) for turn, split in enumerate(sets)}

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from prelax.config import DataSettings, EvaluateSettings
 from prelax.data import ImageSet, load_splits, picked
+from prelax.data.decode import Plan, Unreadable, decode
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.evaluate.features import extract
 from prelax.evaluate.knn import CHUNK
@@ -100,7 +101,7 @@ def search(
     check_ending(Path(out))
     parts = list(load_splits(on, split).values())
     side = int(parts[0].images.shape[-1])
-    pictures = [read_picture(path, loaded.channels, side) for path in queries]
+    pictures = [read_picture(path, parts[0].plan or Plan(side, loaded.channels)) for path in queries]
     asked = torch.cat([loaded(picture[None]) for picture in pictures])  # Q x D
     bank = [extract(loaded.backbone, part.images, loaded.preprocess, device=loaded.device) for part in parts]
     cosine, rows = (x.cpu() for x in nearest(torch.cat(bank), asked, k))
@@ -127,14 +128,12 @@ def describe(gallery: ImageSet, row: int, cosine: float) -> dict[str, object]:
     }
 
 
-def read_picture(path: Path | str, channels: int, side: int) -> Tensor:
+def read_picture(path: Path | str, plan: Plan) -> Tensor:
     """A picture file as the images of a gallery are read, so that a copy of one is one: uint8, C x side x side."""
-    from prelax.data.decode import Plan, Unreadable, decode
-
     if not Path(path).exists():
         raise PrelaxError(f"no picture {path}")
     try:
-        return torch.from_numpy(decode(str(path), Plan(side, channels)).copy())
+        return torch.from_numpy(decode(str(path), plan).copy())
     except Unreadable as error:
         raise PrelaxError(f"{path} is not a picture that can be read ({error})") from None
 

@@ -18,7 +18,7 @@ from prelax.data.memory import available_memory
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 from prelax.evaluate.features import Preprocess, extract, finite, forward, frozen
-from prelax.evaluate.labels import digest_of, labelled, unseen, unseen_by_name
+from prelax.evaluate.labels import digests_of, labelled, unseen, unseen_by_name
 from prelax.loading import Loaded, views_of
 
 BATCH = 2048  # images a forward pass; a frozen backbone in eval mode does not care which images share a batch
@@ -182,7 +182,7 @@ def same_images(loaded: Loaded, pretraining: ImageSet, target: DataSettings) -> 
         raise PrelaxError(
             f"{record} cannot be read; without it the test images cannot be told from training images"
         ) from None
-    if recorded != digest_of(pretraining):
+    if recorded != digests_of(pretraining)[0]:
         raise PrelaxError(
             f"the training images of {own.source} are not those {loaded.path} was trained on, so test images may be: "
             "restore the files and split it was trained with, or train again"

@@ -99,7 +99,7 @@ def _timm(name: str, channels: int) -> nn.Module:
     if not timm.is_model(name):
         raise PrelaxError(f"timm has no model {name!r}{nearest(name, timm.list_models())[:80]}")
     net = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels)
-    net.features = net.num_features
+    net.features = getattr(net, "head_hidden_size", None) or net.num_features  # some widen what they pool
     return net
 
 

@@ -58,10 +58,14 @@ def _moments(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor, int]:
 @torch.no_grad()
 def _track(norm: nn.modules.batchnorm._BatchNorm, mean: Tensor, var: Tensor, count: int) -> None:
     """Running averages as if the views had come one after another."""
-    views, momentum = mean.shape[0], norm.momentum or 0.1
+    views, momentum = mean.shape[0], norm.momentum
     unbiased = var * (count / max(count - 1, 1))
     for running, batch in ((norm.running_mean, mean), (norm.running_var, unbiased)):
         assert running is not None
+        if momentum is None:  # the mean of all batches so far
+            assert norm.num_batches_tracked is not None
+            running.add_((batch - running).sum(0) / (norm.num_batches_tracked + views))
+            continue
         running.mul_((1 - momentum) ** views)
         for view in range(views):
             running.add_(batch[view], alpha=momentum * (1 - momentum) ** (views - 1 - view))

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from prelax.errors import PrelaxError
 from prelax.report.content import Bar
-from prelax.report.gather import bars, finite, moves, names
+from prelax.report.gather import bars, finite, moves, names, own_residual
 from prelax.report.style import PALETTE, figure
 from prelax.run import Run
 
@@ -101,7 +101,7 @@ def names_at(axes: Axes, rows: Sequence[str]) -> None:
 def of_features(evals: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """What was read off the features of the augmented image alone, by parameter."""
     found = {}
-    for result in evals.values():
+    for result in own_residual(evals):
         for name, told in (result.get("features") or {}).items() if "targets" in result else ():
             value = finite(told.get("accuracy", told.get("r2"))) if isinstance(told, Mapping) else None
             if value is not None:

@@ -17,7 +17,7 @@ from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, ShardStore, bar, load, load_training
 from prelax.errors import PrelaxError
 from prelax.evaluate.doctor import COLLAPSED_RANK, COLLAPSED_STD, remedies
-from prelax.evaluate.labels import digest_of
+from prelax.evaluate.labels import digests_of
 from prelax.run import Run
 from prelax.train.engine import Engine, choose_device, stopwatch
 from prelax.train.processes import Process, any_of, joined, wait_for_all
@@ -112,7 +112,7 @@ def begin(
                 run.log(line)
         try:
             return train(run, engine, probe, progress)
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, PrelaxError):
             if process.writes and not resume:
                 let_go(run)
             raise
@@ -153,7 +153,7 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
                 line["memory_gib"] = round(torch.cuda.max_memory_allocated(engine.device) / 2**30, 3)
             line["data_wait"] = round(engine.waited / seconds, 4)
             history.append(line)
-            problem = trouble(history, settings)
+            problem = trouble(history, settings, engine.batch)
             if probe is not None and (epoch % settings.train.knn_every == 0 or epoch == epochs) and problem is None:
                 line["knn"] = probe()
             if process.writes:
@@ -202,8 +202,8 @@ def save(run: Run, engine: Engine, epoch: int, step: int) -> None:
     run.save_checkpoint({"epoch": epoch, "step": step, **engine.state()})
 
 
-def trouble(lines: list[dict[str, Any]], settings: Settings) -> str | None:
-    """What is wrong with the last of some epochs, in words with what to try, or None.
+def trouble(lines: list[dict[str, Any]], settings: Settings, batch: int) -> str | None:
+    """What is wrong with the last of some epochs, of steps of so many images, in words with what to try, or None.
 
     A loss that is not finite is trouble at once, a collapse when it has lasted: SimSiam passes near one at first.
     """
@@ -214,7 +214,7 @@ def trouble(lines: list[dict[str, Any]], settings: Settings) -> str | None:
             return f"{name} is {value}. Try a lower train.lr, train.warmup_epochs=10, or method.pl_reduction=mean."
     if settings.train.stop_on_collapse and settings.method.name not in ("supervised", "rotation"):
         limits = {"embedding_std": COLLAPSED_STD, "effective_rank": COLLAPSED_RANK}
-        if settings.train.batch_size < 4:  # the rank of a batch is at most its size less one: here it says nothing
+        if batch < 4:  # the rank of a batch is at most its size less one: here it says nothing
             del limits["effective_rank"]
         collapsed = [
             any(isinstance(v := e.get(k), int | float) and v < low for k, low in limits.items()) for e in lines
@@ -248,7 +248,7 @@ def check_data(run: Run, images: ImageSet | ShardSet) -> bool:
     """
     try:
         before = json.loads((run.path / "data.json").read_text(encoding="utf-8"))
-        count, shards, pixels = before["images"], before.get("shards"), before.get("digest")
+        count, shards, known = before["images"], before.get("shards"), (before.get("digest"), before.get("order"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
     if count != len(images):
@@ -259,11 +259,13 @@ def check_data(run: Run, images: ImageSet | ShardSet) -> bool:
     if isinstance(images, ShardSet):
         if shards != images.digest:
             raise PrelaxError(f"the shards are not those {run.path} began with; bring those back, or begin a new run")
-    elif pixels is not None and pixels != digest_of(images):
-        raise PrelaxError(
-            f"the images are not those {run.path} began with: bring those back, or begin a new run; "
-            "to go on with these all the same, remove its data.json"
-        )
+    else:
+        for was, now, what in zip(known, digests_of(images), ("not those", "not in the order"), strict=True):
+            if was is not None and was != now:
+                raise PrelaxError(
+                    f"the images are {what} {run.path} began with: bring back what it had, or begin a new run; "
+                    "to go on with these all the same, remove its data.json"
+                )
     return True
 
 
@@ -274,7 +276,7 @@ def note_data(run: Run, images: ImageSet | ShardSet, recorded: bool = False) -> 
         if isinstance(images, ShardSet):
             about["shards"] = images.digest
         else:
-            about["digest"] = digest_of(images)
+            about["digest"], about["order"] = digests_of(images)
         about["labelled"] = 0 if images.labels is None else int((images.labels >= 0).sum())
         about["first"] = images.paths[0] if images.paths else None
         run.write("data.json", json.dumps(about) + "\n")

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from prelax.collectives import grouped, sum_over_processes, world_size
 from prelax.config import Settings
 from prelax.nets import Encoder, Network
 from prelax.objectives import PretextLoss, Term, base_of, looc, loss_scale, margin, method, nt_xent, r2s, sim, terms_of
@@ -226,11 +227,20 @@ class Objective(nn.Module):
     def watch(self, z: Tensor) -> dict[str, Tensor]:
         """Length of the residual between unit embeddings, and their spread (1 is healthy, 0 collapsed)."""
         unit = F.normalize(z, dim=-1)
-        seen = {"embedding_std": unit[0].std(dim=0).mean() * unit.shape[-1] ** 0.5, "z": z[0]}
+        seen = {"embedding_std": spread(unit[0]) * unit.shape[-1] ** 0.5, "z": z[0]}
         if self.full > 1:
             i = next((n for n, view in enumerate(self.views[: self.full]) if view.relaxed and n > 1), 1)
             seen["residual_norm"] = (unit[i] - unit[0]).norm(dim=-1).mean()
         return seen
+
+
+def spread(unit: Tensor) -> Tensor:
+    """The standard deviation of each coordinate over the images of all processes, and the mean of these.  B x D -> 1"""
+    if not grouped():
+        return unit.std(dim=0).mean()
+    count = world_size() * len(unit)
+    mean, square = sum_over_processes(torch.stack([unit.sum(0), unit.square().sum(0)])) / count
+    return ((square - mean.square()).clamp_min(0.0) * (count / max(count - 1, 1))).sqrt().mean()
 
 
 def _difference(spec: Target) -> Target:
