@@ -26,14 +26,14 @@ def check(settings: Settings) -> Settings:
     if ":" in settings.method.relax:
         operation(settings.method.relax)  # a user's own: refused here if it cannot be imported
     else:
-        known(settings.method.relax, OPERATIONS, "method.relax")
+        known(settings.method.relax, [name for name in OPERATIONS if name != "normalise"], "method.relax")
     known(settings.data.source, SOURCES, "data.source")
     known(settings.augment.preset, [*PRESETS, "auto"], "augment.preset")
     if ":" not in settings.model.backbone:
         known(settings.model.backbone, BACKBONES, "model.backbone")
     root = settings.data.root
     if root is not None and not settings.data.download and not root.expanduser().exists():
-        raise PrelaxError(f"data.root: there is no {root}")
+        raise PrelaxError(f"data.root: there is no {root}; if it was moved, say where it is: data.root=FOLDER")
     if settings.data.shards is not None:
         expand(settings.data.shards)
     elif settings.data.source == "folder" and root is None:

@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,8 +126,9 @@ def examine_run(path: Path | str) -> list[Finding]:
             except PrelaxError as error:
                 found.append(Finding(False, name, str(error)))
     try:
-        run.load_backbone()
-        found.append(Finding(True, "backbone", "can be read"))
+        with warnings.catch_warnings(action="ignore"):  # how far it came is said above
+            run.load_backbone()
+        found.append(Finding(True, "backbone", "that of the last checkpoint" if run.unfinished else "can be read"))
     except PrelaxError as error:
         found.append(Finding(False, "backbone", str(error)))
     from prelax.evaluate.doctor import diagnose

@@ -30,7 +30,7 @@ from torch import Tensor
 
 import prelax
 from prelax.config import FOUND, SUITED, Section, Settings, keys, left_open, to_yaml, validate
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.whole import replacing, writing
 
 FORMAT = 1  # of the folder; a newer one is refused
@@ -139,7 +139,10 @@ class Run:
             wanted = new[section][leaf] if section else new[leaf]
             free = key in CHANGEABLE or key == "recipe" or section == "evaluate" or left_open(settings, key)
             if was != wanted and not free:
-                raise PrelaxError(f"{key} was {was!r} in {self.path} and cannot become {wanted!r} on resume")
+                raise PrelaxError(
+                    f"{key} was {was!r} in {self.path} and cannot become {wanted!r} on resume; "
+                    "another value is another run, with an --out of its own"
+                )
 
     def settings_with(self, settings: Settings) -> Settings:
         """New settings to go on with, where what went by the images stays as it was."""
@@ -272,13 +275,44 @@ class Run:
         """The state dict of the trained backbone."""
         path = self.path / "backbone.safetensors"
         if not path.is_file():
-            raise PrelaxError(f"{self.path} has no backbone yet: finish it with `prelax pretrain --resume {self.path}`")
+            return self._stopped_backbone()
         try:
             return load_file(path)
         except Exception as error:
             raise PrelaxError(
                 f"{path} cannot be read ({first_line(error)}); the run's checkpoint may still be whole"
             ) from None
+
+    def _stopped_backbone(self) -> dict[str, Tensor]:
+        """The backbone of a run that is not finished, from its last checkpoint; a warning says how far it came."""
+        go_on = f"`prelax pretrain {self.path} --resume` goes on"
+        state = self.load_checkpoint() or {}
+        network = state.get("network")
+        weights = {
+            name.removeprefix("online.backbone."): value
+            for name, value in (network if isinstance(network, dict) else {}).items()
+            if name.startswith("online.backbone.")
+        }
+        if not weights:
+            raise PrelaxError(f"{self.path} has no backbone yet: {go_on}")
+        warnings.warn(
+            f"{self.path} is not finished: this is its network after epoch {state.get('epoch')} of "
+            f"{self.settings.train.epochs}; {go_on}",
+            PrelaxWarning,
+            stacklevel=3,
+        )
+        return weights
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there are weights of a checkpoint alone."""
+        return not (self.path / "backbone.safetensors").is_file()
+
+    def drop_unfinished(self) -> None:
+        """Removes what was measured of a network that has learnt more since."""
+        for name, result in self.evals().items():
+            if result.get("unfinished"):
+                (self.path / "eval" / f"{name}.json").unlink(missing_ok=True)
 
 
 def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dict[str, Any]:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from prelax.augment import operation
+from prelax.augment import operation, presets
 from prelax.config import resolve
 from prelax.evaluate import evaluate, residual
 from prelax.evaluate.features import fingerprint
@@ -121,3 +121,13 @@ def test_the_relaxed_augmentation_is_asked_about_as_it_was_trained_with(tmp_path
     loaded = SimpleNamespace(settings=settings, channels=1, size=16)
     assert relaxed_operation(loaded, engine) == engine.relax
     assert engine.relax.op.scale != operation("crop", size=16).scale
+
+
+def test_how_far_features_move_is_told_of_augmentations_that_are_done(run, monkeypatch):
+    loaded, asked = load(run.path), []
+    monkeypatch.setattr(residual, "features_under", lambda loaded, images, ops, seeds: asked.extend(ops) or ())
+    one = presets("simsiam-32", 16, 1)[0]
+    monkeypatch.setattr(residual, "views_of", lambda *_: SimpleNamespace(pipelines={1: one, 2: one}, size=16))
+    moved(loaded, torch.zeros(2, 1, 16, 16, dtype=torch.uint8), 0)
+    flips = [op for op in asked if op.name == "flip"]
+    assert [op.p for op in flips] == [1.0]

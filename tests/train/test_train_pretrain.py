@@ -1,5 +1,6 @@
 """Whole runs on the digits: every method trains, and a run that was stopped ends as one that was not."""
 
+import contextlib
 import json
 import os
 import random
@@ -15,11 +16,13 @@ import torch
 from PIL import Image
 
 from prelax.config import Settings, resolve
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, PrelaxWarning
+from prelax.evaluate import evaluate
+from prelax.loading import load
 from prelax.objectives import METHODS
 from prelax.run import Run
 from prelax.train import effective_rank, pretrain
-from prelax.train.pretrain import trouble
+from prelax.train.pretrain import trouble, with_whole_paths
 
 TINY = [
     "data.limit=96",
@@ -253,3 +256,32 @@ def test_the_same_images_in_another_order_are_refused(tmp_path: Path) -> None:
         (tmp_path / "photos" / f"{i:03d}.moved").rename(tmp_path / "photos" / f"{39 - i:03d}.png")
     with pytest.raises(PrelaxError, match="not in the order"):
         pretrain(settings, tmp_path / "run", resume=True, progress=False)
+
+
+def test_a_run_that_was_stopped_can_be_used_and_what_was_measured_of_it_goes_when_it_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tiny("train.epochs=3", "train.checkpoint_every=1")
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            sys.modules["prelax.train.pretrain"], "interruptible", lambda: contextlib.nullcontext(lambda: True)
+        )
+        with pytest.raises(KeyboardInterrupt):  # after the first step
+            pretrain(settings, tmp_path / "run", progress=False)
+    run = Run.open(tmp_path / "run")
+    with pytest.warns(PrelaxWarning, match="after epoch 0 of 3"):
+        early = load(run.path).backbone.conv1.weight.clone()
+    with pytest.warns(PrelaxWarning):
+        evaluate(run, ["knn"], device="cpu")
+    assert run.evals()["knn"]["unfinished"]
+    pretrain(settings, run.path, resume=True, progress=False)
+    assert run.evals() == {}
+    assert not torch.equal(load(run.path).backbone.conv1.weight, early)
+
+
+def test_places_of_data_are_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = with_whole_paths(tiny("data.root=photos", "data.labels=a.csv")).data
+    assert (data.root, data.labels, data.test_root) == (tmp_path / "photos", tmp_path / "a.csv", None)
+    several = "s-{0..4}.tar::pipe:cat x.tar::https://host/s.tar"
+    assert with_whole_paths(tiny(f"data.shards={several}")).data.shards == f"{tmp_path}/{several}"

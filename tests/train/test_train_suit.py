@@ -201,8 +201,9 @@ def test_other_sources_are_left_as_their_recipes_say(tmp_path: Path) -> None:
         "data: {source: digits, limit: 64}\nmodel: {backbone: resnet8}\ntrain: {epochs: 1, watch: none}\n"
     )
     run = pretrain(resolve(str(recipe), SMALL), tmp_path / "run", progress=False, say=heard.append)
-    assert heard == []
+    assert heard == ["a step takes all 64 images: train.batch_size=512 is more"]
     assert run.settings.train.batch_size == 512
+    assert run.metrics()[-1]["lr"] == pytest.approx(run.settings.train.lr * 64 / 256)  # of a step of 64
 
 
 def test_a_dozen_images_train_to_the_end(tmp_path: Path) -> None:
@@ -226,7 +227,7 @@ def test_the_command_ends_with_a_page_and_commands_that_run(tmp_path: Path, caps
     assert "batches of" in said
     page = tmp_path / "a run" / "report.html"
     assert f"look at it: {page}" in said
-    assert "of 60 images are held out to measure on" in said
+    assert "of 60 files are held out to measure on" in said
     atlas = atlas_of(page)
     assert len(atlas["labels"]) == 60  # all of one's own images can be found, held out or not
     assert '<input type="search"' in page.read_text()
@@ -301,3 +302,37 @@ def test_a_run_folder_goes_on_and_ends_with_the_same_words(tmp_path: Path, capsy
     assert "batches of" not in said
     assert "report.html" in said
     assert "prelax search" in said
+
+
+def test_a_run_is_found_and_measured_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos(tmp_path / "photos", 40)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere" / "photos").mkdir(parents=True)  # other photos of that name must not be taken
+    assert main([*words_of(Path("photos"), Path("run")), "--quiet"]) == 0
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(["evaluate", "../run", "--protocol", "knn", "--quiet"]) == 0
+    assert main(["embed", "../run", "-o", "vectors.npz", "--quiet"]) == 0
+    assert len(np.load("vectors.npz")["embedding"]) == 40
+
+
+def test_files_that_cannot_be_read_are_named_whether_held_out_or_not(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", 60)
+    for number in range(40):
+        (root / "red" / f"bad {number}.png").write_bytes(b"no image")
+    assert main(words_of(root, tmp_path / "run")) == 0
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert all(f"bad {number}.png" in log for number in range(40))
+
+
+def test_measuring_is_proposed_where_it_can_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words_of(photos(tmp_path / "photos", 40, classes=("one",)), tmp_path / "run")) == 0
+    assert "prelax evaluate" not in capsys.readouterr().out
+
+
+def test_what_is_measured_on_is_named(tmp_path: Path) -> None:
+    for split, count in (("train", 40), ("val", 12)):
+        photos(tmp_path / "photos" / split, count)
+    heard: list[str] = []
+    settings = open_settings(tmp_path / "photos", "train.epochs=1", *SMALL)
+    pretrain(settings, tmp_path / "run", progress=False, say=heard.append)
+    assert f"what is measured on is in {tmp_path}/photos/val" in heard

@@ -62,6 +62,8 @@ def evaluate(
     for result in results:
         if "targets" in result and not state.json:
             show(result, told(result), "what a linear reader tells of the augmentations")
+    for remark in remarks(results):
+        say(remark)
     say(f"the figures are in {run / 'eval'}")
 
 
@@ -75,8 +77,23 @@ def line(result: dict[str, Any]) -> dict[str, Any]:
         "std": round(result["std"], 2) if several else None,
         "random weights %": round(result["floor"], 2),
         "seeds": len(result["seeds"]) if several else None,
+        "test images": result["test_images"],
         "seconds": result["seconds"],
     }
+
+
+def remarks(results: list[dict[str, Any]]) -> list[str]:
+    """What a figure's reader should know and the table does not say."""
+    found = []
+    for result in results:
+        said, asked = result.get("settings", {}), result.get("settings", {}).get("asked_k")
+        if asked is not None and said["k"] != asked:
+            found.append(f"{result['protocol']}: the {said['k']} nearest vote, a tenth of the images, not {asked}")
+        if left_out := result.get("test_images_left_out_as_seen"):
+            found.append(f"{left_out} test images are left out: they were trained on, pixel for pixel")
+        if empty := result.get("classes_without_test_images"):
+            found.append(f"no test image is of {', '.join(empty[:5])}{', ...' if len(empty) > 5 else ''}")
+    return list(dict.fromkeys(found))
 
 
 def told(result: dict[str, Any]) -> list[dict[str, Any]]:
@@ -191,13 +208,14 @@ def search(
     from prelax.run import Run
 
     opened, target = Run.open(run), out or run / "search.png"
+    before = target.stat().st_mtime_ns if target.is_file() else None
     with working():
         gallery = dataset(opened, on, root) or whole(opened)
         split = split or ("all" if gallery.source == "folder" else "train")
         found = search(load(run, chosen(device)), gallery, pictures, target, k=k, split=split)
     results = [{"picture": str(p), "found": hits} for p, hits in zip(pictures, found, strict=True)]
     rows = [{"picture": str(p), **hit} for p, hits in zip(pictures, found, strict=True) for hit in hits]
-    drawn = target.exists()
+    drawn = target.is_file() and target.stat().st_mtime_ns != before
     show({"out": str(target) if drawn else None, "results": results}, rows)
     if drawn:
         say(f"drawn in {target}")

@@ -130,11 +130,21 @@ def write_page(run: Any, device: str) -> Path | None:
     if json.loads((run.path / "data.json").read_text(encoding="utf-8")).get("labelled"):
         with contextlib.suppress(PrelaxError):  # one class, or too few held out: the page says it was not evaluated
             evaluate(run, ["knn"], device=where)
+    note_held_out(run)
     try:
         return report([run.path], device=where)
     except PrelaxError as error:
         complain(f"no page: {error}")
         return None
+
+
+def note_held_out(run: Any) -> None:
+    """Names in the log what could not be read among the images held out: training did not open them."""
+    from prelax.data import load
+
+    with contextlib.suppress(PrelaxError):  # none are held out
+        for path, reason in load(run.settings.data, "test").skipped:
+            run.log(f"skipped {path}: {reason} (held out)")
 
 
 def next_commands(run: Any) -> list[str]:
@@ -151,7 +161,7 @@ def next_commands(run: Any) -> list[str]:
         f"prelax search {folder} {shlex.quote(about['first'])} -k 10",
         f"prelax embed {folder} -o {shlex.quote(str(run.path / f'vectors.{kind}'))}",
     ]
-    if about["labelled"]:
+    if run.evals():  # the page was measured, so this can be
         commands.append(f"prelax evaluate {folder}")
     return commands
 

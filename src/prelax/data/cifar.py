@@ -84,7 +84,8 @@ def load_cifar(settings: DataSettings, split: str) -> ImageSet:
     if folder is None:
         raise PrelaxError(
             f"no {name} files: looked for {kind.base_folder}/{kind.meta['filename']} in {root} and {root / name}; "
-            f"set data.root to the folder that holds {kind.base_folder}, or data.download=true to fetch {kind.url}"
+            f"set data.root (of another run: --root) to the folder that holds {kind.base_folder}, or train with "
+            f"data.download=true to fetch {kind.url}"
         )
     parts = [_read(folder / file, md5) for file, md5 in (kind.test_list if split == "test" else kind.train_list)]
     pixels = np.concatenate([part["data"] for part in parts]).reshape(-1, 3, 32, 32)

@@ -138,7 +138,8 @@ def _folder(path: Path | None, key: str) -> Path:
         raise PrelaxError(f"{key} is not set; it names the folder of images, for example {key}=./photos")
     path = path.expanduser()
     if not path.is_dir():
-        raise PrelaxError(f"{key}: {path} is {'not a folder' if path.exists() else 'not there'}")
+        hint = "" if path.exists() else f"; if it was moved, say where it is: {key}=FOLDER, or --root FOLDER for a run"
+        raise PrelaxError(f"{key}: {path} is {'not a folder' if path.exists() else 'not there'}{hint}")
     return path
 
 
@@ -198,8 +199,17 @@ def load_folder(
     side = settings.image_size or layout.image_size
     plan, notes = survey(whole.path, len(whole.names), side, settings.channels)
     if held_back:
-        notes.append(f"{held_back:,} of {len(whole.names):,} images are held out to measure on (data.test_fraction)")
+        notes.append(f"{held_back:,} of {len(whole.names):,} files are held out to measure on (data.test_fraction)")
+    if split == "train" and test_tree is not None:
+        notes.append(f"what is measured on is in {printable(str(test_tree))}")
+    if split == "train" and table is not None:
+        known = sum(label is not None for label in labels)
+        notes.append(f"{known:,} of {len(labels):,} images have a label in {settings.labels}")
     return _decode(settings, listing, labels, classes, plan, notes, progress, layout)
+
+
+def files(number: int) -> str:
+    return f"{number:,} file{'' if number == 1 else 's'}"
 
 
 def _decode(
@@ -227,7 +237,7 @@ def _decode(
     skipped = listing.skipped + [(printable(listing.path(i)), said) for i, said in decoded.skipped]
     if len(why) == count:
         first = f"{skipped[0][0]}: {skipped[0][1]}"
-        raise PrelaxError(f"none of the {count} image files under {listing.root} can be read; the first is {first}")
+        raise PrelaxError(f"none of {count} image file(s) under {listing.root} can be read; the first is {first}")
     if why:
         listing = listing.pick([i for i in range(count) if i not in why])
         labels = [label for i, label in enumerate(labels) if i not in why]
@@ -236,9 +246,9 @@ def _decode(
     ignored = sum(listing.others.values())
     if ignored:
         kinds = ", ".join(f"{n} {ext}" for ext, n in listing.others.most_common(5))
-        notes.append(f"{ignored} files left out, by their names no images: {kinds}")
+        notes.append(f"{files(ignored)} left out, by their names no images: {kinds}")
     if skipped:
-        notes.append(f"{len(skipped)} files skipped of {count + len(listing.skipped)}")
+        notes.append(f"{files(len(skipped))} skipped of {count + len(listing.skipped)}")
     where = f"mapped from {decoded.file}" if decoded.file else "in memory"
     notes.append(f"{len(labels):,} images, {gigabytes(decoded.images.numel())}, {where}")
     return ImageSet(

@@ -156,10 +156,11 @@ def csv_labels(listing: Listing, root: Path, table: dict[str, str]) -> list[str 
         prefix = ""
     prefix = "" if prefix == "./" else prefix
     bare = Counter(name.rpartition("/")[2] for name in listing.names)
+    here = os.path.relpath(listing.root)  # as it is typed from where one is
     found: list[str | None] = []
     for name in listing.names:
         last = name.rpartition("/")[2]
-        keys = (prefix + name, name, f"{listing.root}/{name}", *((last,) if bare[last] == 1 else ()))
+        keys = (prefix + name, name, f"{listing.root}/{name}", f"{here}/{name}", *((last,) if bare[last] == 1 else ()))
         found.append(next((table[key] for key in keys if table.get(key)), None))
     return found
 

@@ -16,11 +16,13 @@ from prelax.errors import PrelaxError
 from prelax.whole import replacing
 
 
-def labelled(images: ImageSet) -> ImageSet:
+def labelled(images: ImageSet, split: str = "") -> ImageSet:
     """The images of a set that have a label."""
     if images.labels is None or not bool((images.labels >= 0).any()):
+        of = f" {split} images of" if split else " images of"
         raise PrelaxError(
-            f"{images.name} has no labels to evaluate with; use --on with a labelled dataset, or `prelax embed`"
+            f"none of the {len(images)}{of} {images.name} has a label to evaluate with; "
+            "use --on with a labelled dataset, or `prelax embed`"
         )
     known = images.labels >= 0
     return images if bool(known.all()) else subset(images, known.nonzero()[:, 0])

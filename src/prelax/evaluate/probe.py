@@ -35,20 +35,33 @@ class Outcome:
     seeds: list[int] = field(default_factory=list)
 
 
+def neighbours(asked: int, images: int) -> int:
+    """How many vote: at most a tenth of the images, or the largest class would win in a small set.
+
+    >>> neighbours(200, 50_000), neighbours(200, 168), neighbours(200, 5)
+    (200, 16, 1)
+    """
+    return min(asked, max(1, images // 10))
+
+
 def knn(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int] = ()) -> Outcome:
     """kNN on the features as they are; nothing is drawn."""
-    k = min(settings.knn_k, len(subject.train))
-    found = knn_accuracy(
+    k = neighbours(settings.knn_k, len(subject.train))
+    found = _vote(subject, k, settings.knn_temperature)
+    return Outcome(
+        Score([found]), {"k": k, "asked_k": settings.knn_k, "T": settings.knn_temperature, "metric": "cosine"}
+    )
+
+
+def _vote(subject: Subject, k: int, temperature: float) -> float:
+    return knn_accuracy(
         subject.features("train"),
         subject.labels("train"),
         subject.features("test"),
         subject.labels("test"),
         k,
-        settings.knn_temperature,
+        temperature,
         subject.classes,
-    )
-    return Outcome(
-        Score([found]), {"k": k, "asked_k": settings.knn_k, "T": settings.knn_temperature, "metric": "cosine"}
     )
 
 
@@ -161,7 +174,7 @@ def knn_few(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int], 
     k = min(settings.knn_k, per_class)
 
     def probe(few_labels: Subject, seed: int) -> float:
-        return knn(few_labels, settings.model_copy(update={"knn_k": k}), ()).score.mean
+        return _vote(few_labels, min(k, len(few_labels.train)), settings.knn_temperature)
 
     found, count = over_few(subject, seeds, None, per_class, probe)
     said = {"k": k, "T": settings.knn_temperature, "metric": "cosine", "labels_per_class": per_class, "labels": count}
@@ -211,7 +224,7 @@ def backbone_knn(
         train.labels,
         features(test.images),
         test.labels,
-        settings.evaluate.knn_k,
+        neighbours(settings.evaluate.knn_k, len(train)),
         settings.evaluate.knn_temperature,
         len(train.classes),
     )

@@ -23,7 +23,7 @@ from prelax.loading import IMAGE_SIZE, Loaded, load
 from prelax.run import Run
 
 PROTOCOLS: dict[str, str] = {
-    "knn": "k nearest neighbours by cosine on backbone features, votes weighted exp(cos / T)",
+    "knn": "k nearest neighbours (at most a tenth of all) by cosine on features, votes weighted exp(cos / T)",
     "linear": "the paper's linear probe (evaluate.linear): new crops and flips every epoch, last epoch reported",
     "linear-tta": "the paper's linear probe, its test images seen whole, in five boxes, and mirrored",
     "linear-fast": "the paper's linear probe on cached features: seconds",
@@ -34,7 +34,7 @@ PROTOCOLS: dict[str, str] = {
     "finetune": "the whole network trained on all labels; the floor is the same from random weights",
     "finetune-1pct": "the whole network trained on 1 % of the labels, stratified",
     "finetune-10pct": "the whole network trained on 10 % of the labels, stratified",
-    "retrieval": "share of the 15 nearest test images that have the query's class",
+    "retrieval": "share of the 15 nearest test images (at most half of them) that have the query's class",
     "residual": "what can be read off the residual and the features of what was done to an image",
 }
 
@@ -90,7 +90,7 @@ def evaluate(
     loaded = load(run.path, device)
     on = dataset(on, loaded.settings.data, loaded.channels)
     own = loaded.settings.data
-    elsewhere = on is not None and (on.source, on.root) != (own.source, own.root)
+    elsewhere = on is not None and place(on) != place(own)
     target = on or own
     results = []
     judged = subject(loaded, on, seed, shared) if any(name in PROBES for name in protocols) else None
@@ -105,10 +105,17 @@ def evaluate(
         result["dataset"] = target.label
         if target.source == "folder" and target.root is not None:
             result["root"] = str(target.root.expanduser().resolve())
+        if run.unfinished:
+            result["unfinished"] = True
         if not shared or rank() == 0:
             run.write_eval(free_name(run, f"{name}-{target.label}", result.get("root")) if elsewhere else name, result)
         results.append(result)
     return results
+
+
+def place(data: DataSettings) -> tuple[str, Path | None]:
+    """Whose images these are, whichever way their folder is named."""
+    return data.source, data.root.expanduser().resolve() if data.root is not None else None
 
 
 def free_name(run: Run, name: str, root: str | None) -> str:
@@ -128,7 +135,8 @@ def dataset(on: DataSettings | str | None, own: DataSettings, channels: int) -> 
         if on == own.source:
             return own
         size = image_size_on(on, own)
-        return own.model_copy(update={"source": on, "image_size": size, "test_root": None, "labels": None})
+        other = own.model_copy(update={"source": on, "image_size": size, "test_root": None, "labels": None})
+        return other.model_copy(update={"root": None}) if own.source == "folder" else other
     if Path(on).is_dir():
         return DataSettings(source="folder", root=Path(on), image_size=own.image_size, channels=channels)
     raise PrelaxError(f"no dataset {on!r}, and no folder of that name{nearest(on, SOURCES)}")
@@ -171,12 +179,19 @@ def examine(
         "test_images": len(judged.test),
         "classes": judged.classes,
         "test_images_left_out_as_seen": judged.dropped,
+        "classes_without_test_images": untested(judged),
         "pretraining_images_verified": judged.verified,
         "seed": judged.seed,
         "evaluate": settings.model_dump(mode="json"),
         "device": describe(judged.device),
         "seconds": round(seconds, 3),
     }
+
+
+def untested(judged: Subject) -> list[str]:
+    """The classes that have training images and no test image: nothing is said about them."""
+    trained, tested = (set(judged.labels(split).unique().tolist()) for split in ("train", "test"))
+    return [name for label, name in enumerate(judged.train.classes) if label in trained - tested]
 
 
 def describe(device: torch.device) -> str:

@@ -24,7 +24,7 @@ from prelax.collectives import alone
 from prelax.config import DataSettings
 from prelax.data import load
 from prelax.draws import Draws
-from prelax.evaluate.alone import features_under, similarity, similarity_of_others, some
+from prelax.evaluate.alone import always, features_under, similarity, similarity_of_others, some
 from prelax.evaluate.features import extract, frozen
 from prelax.evaluate.logistic import Linear, fit_logistic, fit_ridge, r2
 from prelax.evaluate.subject import settled
@@ -167,7 +167,9 @@ def tell(
 
 
 def moved(loaded: Loaded, images: Tensor, seed: int) -> dict[str, float]:
-    """How far each augmentation alone moves the features: mean cosine with the untouched image's (1: invariant).
+    """How far each augmentation, alone and always done, moves the features: mean cosine with the untouched image's.
+
+    At 1 the features are the same.
 
     ``other images`` is the cosine between different images, what total forgetting would look like.
     """
@@ -176,7 +178,8 @@ def moved(loaded: Loaded, images: Tensor, seed: int) -> dict[str, float]:
     drawn = [op for op in pipeline.ops if not isinstance(op, augment.Normalise)]
     plain = extract(loaded.backbone, images, loaded.preprocess, device=loaded.device)
     found = {"other images": similarity_of_others(plain)}
-    for name, _, features in features_under(loaded, images, [*drawn, relaxed_operation(loaded, maker)], [seed]):
+    asked = [always(op) for op in (*drawn, relaxed_operation(loaded, maker))]
+    for name, _, features in features_under(loaded, images, asked, [seed]):
         found[name] = similarity(plain, features)
     return {name: round(cosine, 4) for name, cosine in found.items()}
 

@@ -137,7 +137,7 @@ def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0, share
     train, test = load(target, "train"), load(target, "test")
     pretraining = train if target == own and own.shards is None else pretraining_images(own, target)
     verified = pretraining is not None and same_images(loaded, pretraining, target)
-    train, test = labelled(train), labelled(test)
+    train, test = labelled(train, "training"), labelled(test, "test")
     if len(present := train.labels.unique()) < 2:  # type: ignore[union-attr]
         raise PrelaxError(
             f"all labelled images of {train.name} are of one class ({train.classes[int(present[0])]}): measuring needs "

@@ -55,9 +55,13 @@ class Engine:
             raise PrelaxError(f"train.batch_size={self.batch} does not divide among {process.world} processes")
         if self.batch // process.world < 2:
             limit = f" under data.limit={settings.data.limit}" if settings.data.limit is not None else ""
+            held = settings.data.source == "folder" and settings.data.test_fraction > 0
+            hint = "; data.test_fraction=0 holds none of them out" if held else ""
             raise PrelaxError(
-                f"{settings.data.source} has {self.images} image(s){limit}: training needs at least two a process"
+                f"{settings.data.source} has {self.images} image(s) to train on{limit}: "
+                f"training needs at least two a process{hint}"
             )
+        train = train.model_copy(update={"batch_size": self.batch})  # the rate goes by what a step sees
         self.steps = self.images // self.batch
         self.bfloat16 = precision(settings, device)
         channels, side = images.shape[0], images.shape[-1]

@@ -15,6 +15,7 @@ import torch
 
 from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, ShardStore, bar, load, load_training
+from prelax.data.tars import remote
 from prelax.errors import PrelaxError
 from prelax.evaluate.doctor import COLLAPSED_RANK, COLLAPSED_STD, remedies
 from prelax.evaluate.labels import digests_of
@@ -59,6 +60,7 @@ def pretrain(
         progress: show a bar.
         say: called with a line for each choice, and with how long it will take.
     """
+    settings = with_whole_paths(settings)
     with joined(settings.train.device) as process:
         device = choose_device(settings.train.device, process)
         began = process.again and process.writes and (Path(out) / "config.yaml").exists()
@@ -80,6 +82,11 @@ def pretrain(
             if process.world == 1 and (expected := estimate(settings, images, device)):  # several would step together
                 say(expected)
                 chosen.append(expected)
+        if len(images) < settings.train.batch_size:
+            line = f"a step takes all {len(images)} images: train.batch_size={settings.train.batch_size} is more"
+            chosen.append(line)
+            if process.writes:
+                say(line)
         with contextlib.suppress(torch.OutOfMemoryError):
             return begin(run, settings, images, device, process, resume, chosen, progress)
         # Here and not where it was caught: the error would hold on to the memory.
@@ -173,6 +180,7 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
                     save(run, engine, epoch, 0)
                 raise KeyboardInterrupt
     if process.writes:
+        run.drop_unfinished()
         run.save_backbone(engine.objective.network.backbone.state_dict())
         run.log(f"finished {epochs} epochs")
     return run
@@ -226,6 +234,20 @@ def trouble(lines: list[dict[str, Any]], settings: Settings, batch: int) -> str 
                 "train.stop_on_collapse=false goes on."
             )
     return None
+
+
+def with_whole_paths(settings: Settings) -> Settings:
+    """The settings with the places of the data as they are from any folder: a run is looked at from others too."""
+    data, here = settings.data, Path.cwd()
+    found: dict[str, Any] = {
+        key: here / value.expanduser()
+        for key in ("root", "test_root", "labels", "cache")
+        if (value := getattr(data, key)) is not None
+    }
+    if data.shards is not None:
+        parts = data.shards.split("::")
+        found["shards"] = "::".join(part if remote(part) else str(here / Path(part).expanduser()) for part in parts)
+    return settings.model_copy(update={"data": data.model_copy(update=found)})
 
 
 def as_found(settings: Settings, images: ImageSet | ShardSet) -> Settings:
