@@ -1,4 +1,4 @@
-# make demo    train on the digits and compare four methods (minutes, CPU alone)
+# make demo    train on the digits and compare three methods (minutes, CPU alone)
 # make test    every test, ruff and mypy among them
 # make lint    ruff and mypy alone          make format   rewrite with ruff
 # make docs    the documentation as a site in site/
