@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -40,11 +41,42 @@ def test_augmentations_says_why_in_a_sentence(run: Path, tmp_path: Path, capsys:
     assert main([*words, "-o", str(tmp_path / "two.png")]) == 0
     said = capsys.readouterr().out
     assert "points and moves an image" in said
-    assert "method.relax=flip" in said
+    assert "  prelax pretrain digits/prelax-rot method.name=prelax-all method.relax=flip\n" in said
     assert (tmp_path / "two.svg").is_file()
     assert main(["augmentations", str(run), "--operation", "rotate"]) == 2
     assert main(["augmentations", str(run), "--operation", "grey"]) == 2
     assert "RGB" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("recipe", "pairs", "expected"),
+    [
+        ("folder", ["data.root=my photos", "data.labels=a.csv"], "folder 'data.root=my photos' data.labels=a.csv"),
+        ("digits/prelax-all", ["train.epochs=3", "data.workers=2"], "digits/prelax-all"),
+        ("cifar10/simsiam", ["data.root=/d"], "cifar10/simsiam data.root=/d method.name=prelax-all"),
+    ],
+)
+def test_what_is_to_be_relaxed_comes_with_a_command_to_paste(recipe: str, pairs: list[str], expected: str) -> None:
+    from prelax.cli.relaxing import command
+    from prelax.config import resolve
+
+    said = command(resolve(recipe, pairs), None, "crop")
+    assert said == f"prelax pretrain {expected} method.relax=crop"
+    _, _, name, *changes = shlex.split(said)
+    again = resolve(name, changes)
+    assert (again.method.name, again.method.relax) == ("prelax-all", "crop")
+
+
+def test_the_command_trains_on_the_images_that_were_asked_about() -> None:
+    from prelax.cli.relaxing import command
+    from prelax.config import DataSettings, Settings, resolve
+
+    photos = DataSettings(source="folder", root=Path("photos"), image_size=16, channels=1)
+    said = command(resolve("digits/prelax-rot"), photos, "crop")
+    assert said == "prelax pretrain folder data.root=photos method.relax=crop"
+    made_without_a_recipe = Settings(data=DataSettings(source="imagenette", root=Path("/d")))
+    said = command(made_without_a_recipe, None, "crop")
+    assert said == "prelax pretrain imagenette/byol-prelax-all data.root=/d method.relax=crop"
 
 
 def test_augmentations_of_a_folder_without_labels_says_how_far_images_move(

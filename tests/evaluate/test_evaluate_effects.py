@@ -146,6 +146,8 @@ def test_images_without_labels_are_told_how_far_they_move(run, tmp_path, monkeyp
     own = run.settings.data
     on = own.model_copy(update={"source": "folder", "root": tmp_path / "pictures", "channels": 1, "image_size": 16})
     result = effects(run, on, draws=1, operations=["rotation", "noise"])
+    assert (result["dataset"], result["root"]) == ("pictures", str(tmp_path / "pictures"))
+    assert run.evals()["effects-pictures"]["rows"] == result["rows"]
     rows = by_name(result)
     assert rows["rotation"]["accuracy"] is None
     assert rows["rotation"]["moved"] > rows["noise"]["moved"] > 0
@@ -178,6 +180,16 @@ def test_the_sentence_says_what_the_run_was_trained_to_do():
     told = candidates({"rows": [row("crop", 20, 30, trained_with=True), row("rotation", 50, 60, relaxed=True)]})
     assert told[0]["why"].endswith("this run relaxes it")
     assert "trained to ignore it" in told[1]["why"]
+
+
+def test_the_sentence_has_a_beginning_when_accuracy_is_not_used():
+    rows = [row("crop", 20, 40, trained_with=True), row("flip", 20, 40)]
+    one, two = candidates({"rows": rows, "test_images": 9})
+    assert one["why"].startswith("moves an image 40 % of the way to another, though the run was trained to ignore it: ")
+    assert two["why"].startswith("moves an image 40 % of the way to another: ")
+    one, two = candidates({"rows": rows, "test_images": 900})
+    assert one["why"].startswith("costs 20.0 points though the run was trained to ignore it, and moves an image 40 %")
+    assert two["why"].startswith("costs 20.0 points and moves an image 40 %")
 
 
 def test_a_picture_shows_every_operation_with_its_numbers(run, tmp_path: Path):

@@ -88,7 +88,7 @@ def test_the_page_shows_what_augmentations_do(run_folder: Callable[..., Run], tm
     ]
     run.write_eval("effects", {"protocol": "effects", "dataset": "digits", "rows": rows, "seeds": [0]})
     page = gather([run], points=0)
-    (bar,) = page.effects
+    (bar,) = page.effects.accuracy
     cell = bar.cells[0]
     assert (bar.name, cell.value, cell.floor) == ("rotation", 37.5, 94.0)
     assert all(row.protocol != "effects" for row in page.rows)  # a section of its own, not a line of the results

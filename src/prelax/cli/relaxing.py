@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from prelax.cli.evaluating import dataset
 from prelax.cli.options import Device, On, Root, RunFolder, chosen
 from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, working
+
+if TYPE_CHECKING:
+    from prelax.config import DataSettings, Settings
 
 EXAMPLES = 6  # images of the picture
 
@@ -76,9 +80,41 @@ def augmentations(
     show({**result, "candidates": ranked, "figures": [str(path) for path in pictures]}, rows, heading(result))
     best = next((row for row in ranked if row["advice"] == "relax" and not row["relaxed"]), None)
     if best is not None:
-        name = best["augmentation"]
-        say(f"first to relax: {name} (prelax pretrain RECIPE method.name=prelax-all method.relax={name})")
+        say(f"first to relax: {best['augmentation']}")
+        say(f"  {command(opened.settings, on_data, best['augmentation'])}")
     say(f"drawn in {pictures[0]}, the figures are in {run / 'eval'}")
+
+
+def command(settings: Settings, on: DataSettings | None, name: str) -> str:
+    """What trains on the images that were asked about with one augmentation relaxed, ready to paste."""
+    from prelax.config import FOUND, resolve
+    from prelax.errors import PrelaxError
+
+    data, recipe = on or settings.data, settings.recipe
+    try:
+        plain = resolve(recipe)
+    except PrelaxError:  # made without one, or it is gone
+        plain = None
+    if plain is None or data.source != settings.data.source:
+        recipe = usual_recipe(data.source)
+        plain = resolve(recipe)
+    words = ["prelax", "pretrain", recipe]
+    for leaf in type(data).model_fields:
+        value = getattr(data, leaf)
+        kept = f"data.{leaf}" not in FOUND and leaf not in ("cache", "store", "workers")
+        if kept and value != getattr(plain.data, leaf):
+            words.append(f"data.{leaf}={value}")
+    if plain.method.name != "prelax-all":
+        words.append("method.name=prelax-all")
+    return shlex.join([*words, f"method.relax={name}"])
+
+
+def usual_recipe(source: str) -> str:
+    """The recipe that relaxes an augmentation on the images of a source."""
+    from prelax.config import recipe_names
+
+    return next((name for name in recipe_names() if name.startswith(f"{source}/") and name.endswith("prelax-all")),
+                "folder")  # fmt: skip
 
 
 def heading(result: dict[str, Any]) -> str:

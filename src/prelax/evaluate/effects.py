@@ -26,6 +26,7 @@ from prelax.evaluate.alone import features_under, similarity, similarity_of_othe
 from prelax.evaluate.features import extract
 from prelax.evaluate.knn import accuracy
 from prelax.evaluate.logistic import choose_logistic
+from prelax.evaluate.protocols import free_name
 from prelax.evaluate.subject import Subject, subject
 from prelax.loading import Loaded, load, views_of
 from prelax.nets.heads import pretext_head
@@ -86,9 +87,10 @@ def effects(
     for op in applied:
         told = {"settings": repr(op), "trained_with": op.name in trained_with, "relaxed": op.name == relaxes}
         rows.append(row(op.name, found[op.name], clean, others) | told)
-    result = {
+    own, target = loaded.settings.data, on or loaded.settings.data
+    result: dict[str, Any] = {
         "protocol": protocol,
-        "dataset": test.name,
+        "dataset": target.label,
         "method": loaded.settings.method.name,
         "rows": rows,
         "cosine_of_other_images": round(others, 4),
@@ -99,8 +101,16 @@ def effects(
         "test_images": len(test),
         "seconds": round(time.perf_counter() - began, 3),
     }
-    run.write_eval(protocol if on is None else f"{protocol}-{test.name}", result)
+    if (root := root_of(target)) is not None:
+        result["root"] = root
+    elsewhere = (target.source, root) != (own.source, root_of(own))
+    run.write_eval(free_name(run, f"{protocol}-{target.label}", root) if elsewhere else protocol, result)
     return result
+
+
+def root_of(data: DataSettings) -> str | None:
+    """Where a folder of images lies, as results say it; None for a known dataset."""
+    return str(data.root.expanduser().resolve()) if data.source == "folder" and data.root is not None else None
 
 
 # -- who judges ----------------------------------------------------------------------------------------------------

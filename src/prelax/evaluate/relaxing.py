@@ -41,17 +41,18 @@ def advice(row: Mapping[str, Any]) -> dict[str, str]:
     level = "relax" if weight(row) >= high else "keep" if weight(row) <= low else "try"
     if level == "relax" and moved >= OUTSIDE:
         level = "strong"
-    notes = []
-    if drop is not None:
-        notes.append(f"costs {drop:.1f} points" if drop > 0.05 else "costs nothing")
-    if row.get("trained_with") and level != "keep":
-        notes.append("though the run was trained to ignore it,")
-    notes.append(f"{'and ' if notes else ''}moves an image {moved:.0f} % of the way to another")
+    though = "though the run was trained to ignore it" if row.get("trained_with") and level != "keep" else ""
+    moves = f"moves an image {moved:.0f} % of the way to another"
+    if drop is None:
+        found = f"{moves}, {though}" if though else moves
+    else:
+        cost = f"costs {drop:.1f} points" if drop > 0.05 else "costs nothing"
+        found = f"{cost} {though}, and {moves}" if though else f"{cost} and {moves}"
     ends = {
         "relax": "to ignore it is to lose that",
         "strong": "no image of this kind looks so; relax it only if yours can, or a milder one",
         "try": "mild enough to be ignored, strong enough to be told",
         "keep": "safe as an ordinary augmentation",
     }
-    why = f"{' '.join(notes)}: {ends[level]}"
+    why = f"{found}: {ends[level]}"
     return {"advice": level, "why": why + ("; this run relaxes it" if row.get("relaxed") else "")}

@@ -17,6 +17,9 @@ class Cell:
     seeds: int = 1
     best: bool = False
     detail: str = ""
+    guess: bool = False  # the floor is a guess, for want of random weights
+    images: int | None = None  # it was measured on
+    notes: tuple[str, ...] = ()  # what its reader should know
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Card:
     headline: Row | None
     facts: list[tuple[str, str]]
     words: list[Word]
+    labelled: int | None = None  # training images with a label; None: not recorded
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,15 @@ class Bar:
     name: str
     unit: str
     cells: list[Cell | None]  # a cell per run
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What each augmentation alone does: by accuracy where that can be gone by, else by how far features move."""
+
+    accuracy: list[Bar] = field(default_factory=list)
+    moved: list[Bar] = field(default_factory=list)  # in per cent of the distance between different images
+    remarks: list[str] = field(default_factory=list)  # why not by accuracy
 
 
 @dataclass(frozen=True)
@@ -178,7 +191,7 @@ class Page:
     more_charts: list[Chart]
     bars: list[Bar]  # what the residual tells
     moves: list[Bar]  # how far augmentations move the features
-    effects: list[Bar]  # the accuracy under each augmentation alone
+    effects: Effects  # of each augmentation alone
     sprites: list[Sprite]
     atlases: list[Atlas]
     albums: list[Album]

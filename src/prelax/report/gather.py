@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -9,8 +10,9 @@ from typing import Any
 
 from prelax.config import keys
 from prelax.errors import PrelaxError
+from prelax.evaluate.relaxing import FEW
 from prelax.evaluate.transfer import tell_apart
-from prelax.report.content import Bar, Card, Cell, Chart, Line, Mark, Row, Setting, Word
+from prelax.report.content import Bar, Card, Cell, Chart, Effects, Line, Mark, Row, Setting, Word
 from prelax.run import Run, tails
 
 # Fields of an evaluation that describe it; what else is a number is a figure.
@@ -80,19 +82,28 @@ def results(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Row]:
             # The residual probe and the effects of augmentations have figures of their own.
             if not isinstance(result, Mapping) or "targets" in result or result.get("protocol") in EFFECTS:
                 continue
-            root = result.get("root")
-            where = (str(result.get("dataset", "–")), str(root) if root is not None else None)
             for measure, cell in measures(result).items():
-                cells = found.setdefault((str(result.get("protocol", name)), where, measure), [None] * len(evals))
-                cells[index] = cell
-    every = list(dict.fromkeys(where for _, where, _ in found))
-    called = dict(zip(every, tell_apart(every), strict=True))
+                key = (str(result.get("protocol", name)), place(result), measure)
+                found.setdefault(key, [None] * len(evals))[index] = cell
+    called = datasets(evals)
     order = {protocol: rank for rank, protocol in enumerate(FIRST)}
     rows = [
         Row(protocol, called[where], measure, mark_best(cells), percent=is_percent(measure))
         for (protocol, where, measure), cells in found.items()
     ]
     return sorted(rows, key=lambda row: (order.get(row.protocol, len(FIRST)), row.protocol, row.dataset))
+
+
+def place(result: Mapping[str, Any]) -> tuple[str, str | None]:
+    """The dataset of an evaluation, and the folder it lies in."""
+    root = result.get("root")
+    return str(result.get("dataset", "–")), str(root) if root is not None else None
+
+
+def datasets(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[tuple[str, str | None], str]:
+    """What the page calls each dataset: one name in all its rooms."""
+    every = list(dict.fromkeys(place(one) for run in evals for one in run.values() if isinstance(one, Mapping)))
+    return dict(zip(every, tell_apart(every), strict=True))
 
 
 def is_percent(measure: str) -> bool:
@@ -105,24 +116,53 @@ def measures(result: Mapping[str, Any]) -> dict[str, Cell]:
     count = len(seeds) if isinstance(seeds, list) else 1
     told = result.get("settings")
     detail = ", ".join(f"{key} {value}" for key, value in told.items()) if isinstance(told, Mapping) else ""
+    images = finite(result.get("test_images"))
+    about: dict[str, Any] = {
+        "detail": detail,
+        "images": None if images is None else int(images),
+        "notes": tuple(notes(result)),
+    }
     if "accuracy" in result:
         value, floor, std = (finite(result.get(key)) for key in ("accuracy", "floor", "std"))
-        return {"accuracy": Cell(value, floor, std, count, detail=detail)}
+        return {"accuracy": Cell(value, floor, std, count, **about)}
     floors = result.get("floor") if isinstance(result.get("floor"), Mapping) else {}
     found = {}
     for key, value in result.items():
         if key not in ABOUT and finite(value) is not None:
-            found[key] = Cell(finite(value), finite((floors or {}).get(key)), None, count, detail=detail)
+            found[key] = Cell(finite(value), finite((floors or {}).get(key)), None, count, **about)
+    return found
+
+
+def notes(result: Mapping[str, Any]) -> list[str]:
+    """What the reader of a figure should know about its test images."""
+    found = []
+    images, seen = finite(result.get("test_images")), finite(result.get("test_images_left_out_as_seen"))
+    if images is not None and 0 < images < FEW:
+        found.append(f"{images:.0f} test images are few: one more or less is {100 / images:.1f} points.")
+    if seen:
+        was = "test image is left out: it was" if seen == 1 else "test images are left out: they were"
+        found.append(f"{seen:.0f} {was} trained on.")
+    if isinstance(untested := result.get("classes_without_test_images"), list) and untested:
+        more = ", …" if len(untested) > 5 else ""
+        found.append(f"No test image is of {', '.join(map(str, untested[:5]))}{more}.")
     return found
 
 
 def mark_best(cells: list[Cell | None]) -> list[Cell | None]:
-    """The cells with the highest one marked, where there is something to compare."""
-    values = [cell.value for cell in cells if cell is not None and cell.value is not None]
-    if len(set(values)) < 2:
+    """The cells with the highest one marked, where it was learnt and is ahead.
+
+    None is marked that is not above its floor, is ahead of another by no more than the deviation of either, or was
+    measured on few images.
+    """
+    known = [(value, cell) for cell in cells if cell is not None and (value := cell.value) is not None]
+    if len(known) < 2:
         return cells
-    top = max(values)
-    return [replace(cell, best=cell.value == top) if cell is not None else None for cell in cells]
+    top, best = max(known, key=lambda pair: pair[0])
+    ahead = all(top - value > max(best.std or 0.0, cell.std or 0.0) for value, cell in known if cell is not best)
+    learnt = best.floor is None or top > best.floor
+    if not ahead or not learnt or (best.images is not None and best.images < FEW):
+        return cells
+    return [replace(cell, best=True) if cell is best else cell for cell in cells]
 
 
 def headline(rows: Sequence[Row], index: int, dataset: str) -> Row | None:
@@ -151,8 +191,9 @@ def bars(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Bar]:
                     continue
                 kind = "accuracy, %" if "accuracy" in told else "variance explained, %"
                 value = finite(told.get("accuracy", told.get("r2")))
+                random, guess = finite(told.get("random")), finite(told.get("floor"))
                 cells = found.setdefault((str(name), kind), [None] * len(evals))
-                cells[index] = Cell(value, finite(told.get("random", told.get("floor"))))
+                cells[index] = Cell(value, guess if random is None else random, guess=random is None)
     return [Bar(name, unit, cells) for (name, unit), cells in found.items()]
 
 
@@ -171,9 +212,14 @@ def moves(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Bar]:
     return [Bar(name, "cosine", cells) for name, cells in found.items()]
 
 
-def effects(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Bar]:
-    """The accuracy on test images under each augmentation alone; the floor is that of untouched images."""
-    found: dict[tuple[str, str], list[Cell | None]] = {}
+def effects(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> Effects:
+    """What each augmentation alone does to test images.
+
+    The accuracy (the floor is that of untouched images); how far the features move where there are no labels, or too
+    few images to go by accuracy (the floor is where another image lies).
+    """
+    found: dict[tuple[bool, str, str], list[Cell | None]] = {}
+    remarks, called = [], datasets(evals)
     for index, run in enumerate(evals):
         for result in run.values():
             if not isinstance(result, Mapping) or result.get("protocol") not in EFFECTS:
@@ -181,12 +227,21 @@ def effects(evals: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Bar]:
             rows = {str(row.get("augmentation")): row for row in result.get("rows", []) if isinstance(row, Mapping)}
             untouched = finite(rows.pop("none", {}).get("accuracy"))
             done = "done to all" if (result.get("settings") or {}).get("applied") == "always" else "as drawn"
-            for name, row in rows.items():
-                value, std = finite(row.get("accuracy")), finite(row.get("std"))
+            name, images = called[place(result)], finite(result.get("test_images"))
+            few = images is not None and images < FEW
+            if untouched is not None and few:
+                remarks.append(f"{images:.0f} images of {name}: too few to go by accuracy, so by how far they move.")
+            judged = untouched is not None and not few
+            for augmentation, row in rows.items():
+                value, floor = (finite(row.get("accuracy")), untouched) if judged else (finite(row.get("moved")), 100.0)
                 if value is not None:
-                    cells = found.setdefault((name, f"{result.get('dataset', '–')}, {done}, %"), [None] * len(evals))
-                    cells[index] = Cell(value, untouched, std)
-    return [Bar(name, unit, cells) for (name, unit), cells in found.items()]
+                    key = (judged, augmentation, f"{name}, {done}, %")
+                    found.setdefault(key, [None] * len(evals))[index] = Cell(value, floor)
+    made = [(judged, Bar(name, unit, cells)) for (judged, name, unit), cells in found.items()]
+    units = list(dict.fromkeys(bar.unit for _, bar in made))
+    moved = [bar for judged, bar in made if not judged]
+    moved.sort(key=lambda bar: (units.index(bar.unit), -max(cell.value or 0.0 for cell in bar.cells if cell)))
+    return Effects([bar for judged, bar in made if judged], moved, list(dict.fromkeys(remarks)))
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
@@ -212,7 +267,9 @@ def charts(
     floors = []
     for index, run in enumerate(evals):
         floor = finite(run.get("knn", {}).get("floor"))  # on the run's own images, as the curve is
-        floors += [Mark(index, floor, "random backbone")] if floor is not None else []
+        curve = line(metrics[index], "knn", index)
+        if floor is not None and curve is not None and any(value is not None for value in curve.values):
+            floors.append(Mark(index, floor, "random backbone"))
     first = [chart(key, title, said, unit, floors if key == "knn" else None) for key, title, said, unit in DYNAMICS]
     shown = {key for key, *_ in DYNAMICS} | {"epoch"}
     logged = [key for run in metrics for entry in run for key, value in entry.items() if isinstance(value, int | float)]
@@ -249,7 +306,17 @@ def card(run: Run, name: str, index: int, rows: Sequence[Row], words: Sequence[W
     ]
     if seconds:
         facts.append(("training time", duration(seconds)))
-    return Card(name, str(run.path), headline(rows, index, settings.data.label), facts, list(words))
+    row = headline(rows, index, settings.data.label)
+    return Card(name, str(run.path), row, facts, list(words), labelled(run))
+
+
+def labelled(run: Run) -> int | None:
+    """How many training images have a label, by the run's record of them; None without one."""
+    try:
+        count = json.loads((run.path / "data.json").read_text(encoding="utf-8"))["labelled"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return count if isinstance(count, int) else None
 
 
 def duration(seconds: float) -> str:

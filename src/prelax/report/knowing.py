@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,18 +27,19 @@ def legend_columns(called: Sequence[str]) -> int:
 def draw_knowledge(folders: Sequence[Run], path: Path | str) -> list[Path]:
     """What a linear reader tells of each augmentation, and how far each moves the features: a bar per run.
 
-    Above: read from the residual, with a tick where a guess is and a ring where the features of the one image stand.
+    Above: read from the residual, with a tick where random weights are (a guess, where they were not asked) and a ring
+    where the features of the one image stand.
     Below: the distance of the features of an image before and after, in per cent of that between different images (0
     is invariant). Runs without a measure of the second kind have the first panel alone.
     """
     called, evals = names(folders), [run.evals() for run in folders]
     told, moved = bars(evals), moves(evals)
     if not told:
-        raise PrelaxError(
-            f"{folders[0].path} has no residual probe; make one with `prelax evaluate --protocol residual`"
-        )
+        where = folders[0].path
+        command = f"prelax evaluate {shlex.quote(str(where))} --protocol residual"
+        raise PrelaxError(f"{where} has no residual probe; make one with `{command}`")
     rows = [len(part) * (len(folders) + 1) for part in (told, moved) if part]
-    with figure(max(1.3, 0.105 * sum(rows) + 0.62 * len(rows) + 0.2), path) as (drawing, written):
+    with figure(max(1.3, 0.105 * sum(rows) + 0.62 * len(rows) + 0.32), path) as (drawing, written):
         grid = drawing.subplots(len(rows), 1, squeeze=False, height_ratios=rows)[:, 0]
         draw_readings(grid[0], told, called, [of_features(run) for run in evals])
         if moved:
@@ -61,7 +63,8 @@ def draw_readings(
             label = called[index] if len(called) > 1 and not any(b.cells[index] for b in told[:place]) else None
             axes.barh(y, max(cell.value, 0), thick * 0.9, color=PALETTE[index % 8], label=label)
             ring = features[index].get(bar.name)
-            axes.text(max(cell.value, ring or 0, 0) + 2.0, y, f"{cell.value:.0f}", va="center", fontsize=6)
+            end = max(cell.value, ring or 0, cell.floor or 0, 0)  # clear of the marks
+            axes.text(end + 2.0, y, f"{cell.value:.0f}", va="center", fontsize=6)
             if cell.floor is not None:
                 axes.plot([max(cell.floor, 0)] * 2, [y - thick / 2, y + thick / 2], color="black", linewidth=1.1)
             if ring is not None:
@@ -72,7 +75,14 @@ def draw_readings(
     names_at(axes, [bar.name for bar in told])
     axes.set_xlim(0, 108)
     axes.set_title("What the residual knows")
-    axes.set_xlabel("read from the residual (%); black tick: a guess")
+    axes.set_xlabel(f"read from the residual (%)\n{tick_name(told)}".strip())  # side by side they are too wide
+
+
+def tick_name(told: Sequence[Bar]) -> str:
+    """What the black ticks are, as the axis says it."""
+    kinds = {cell.guess for bar in told for cell in bar.cells if cell is not None and cell.floor is not None}
+    names = {False: "random weights", True: "a guess"}
+    return f"black tick: {' or '.join(names[kind] for kind in sorted(kinds))}" if kinds else ""
 
 
 def draw_moves(axes: Axes, moved: Sequence[Bar]) -> None:

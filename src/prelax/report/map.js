@@ -118,7 +118,9 @@ function atlas(host) {
       const m = near[i * k + j], judged = labels[i] >= 0 && labels[m] >= 0, same = judged && labels[m] === labels[i];
       right += same;
       const what = `${j + 1}. nearest: ${name(m) || data.captions[m] || `image ${m + 1}`}${judged ? same ? ", right" : ", wrong" : ""}`;
-      const button = make("button", { type: "button", title: what, "aria-label": what }, thumb(m, 52));
+      const small = thumb(m, 64);
+      small.removeAttribute("style");  // as large as its cell
+      const button = make("button", { type: "button", title: what, "aria-label": what }, small);
       if (judged) button.append(make("em", { "aria-hidden": "true" }, same ? "✓" : "✕"));
       button.addEventListener("click", () => { pick(m); host.querySelector(".near button")?.focus({ preventScroll: true }); });
       list.append(make("li", { className: judged ? same ? "right" : "wrong" : "" }, button));

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from html import escape
 
 from prelax.report.content import Album, Atlas, Page, Setting, Shot, Strip
-from prelax.report.sections import COLOURS
+from prelax.report.sections import COLOURS, prose
 
 SMALL = 48  # pixels: an image up to this side is shown with its pixels, not smoothed
 
@@ -132,7 +132,7 @@ def settings(page: Page) -> str:
 
     def one(setting: Setting) -> str:
         values = "".join(f"<td>{escape(value)}</td>" for value in setting.values)
-        about = f"<span>{escape(setting.about)}</span>" if setting.about else ""
+        about = f"<span>{prose(setting.about)}</span>" if setting.about else ""
         mark = ' class="differs"' if setting.differs and len(setting.values) > 1 else ""
         return f'<tr{mark}><th scope="row"><code>{escape(setting.key)}</code>{about}</th>{values}</tr>'
 

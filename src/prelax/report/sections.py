@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import math
+import re
+import shlex
 from html import escape
 
+from prelax.evaluate.relaxing import FAR, FEW
 from prelax.report.content import Bar, Card, Cell, Chart, Page, Row
 
 MANY = 4  # runs up to which each has a column of the table
 COLOURS = 8  # of the page's palette; a ninth run takes the first colour again
 
 
+def prose(text: str) -> str:
+    """A sentence as HTML; what stands between backticks is code.
+
+    >>> prose("try `prelax doctor` <now>")
+    'try <code>prelax doctor</code> &lt;now&gt;'
+    """
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
 def overview(page: Page) -> str:
     cards = "".join(card(page, index, one) for index, one in enumerate(page.cards))
     single = " single" if len(page.cards) == 1 else " many" if len(page.cards) > MANY else ""
-    missing = "".join(f"<p>{escape(line)}</p>" for line in page.left_out)
+    missing = "".join(f"<p>{prose(line)}</p>" for line in page.left_out)
     missing = (
         f'<div class="missing" role="note"><strong>Left out of this page</strong>{missing}</div>' if missing else ""
     )
@@ -27,12 +39,23 @@ def sentence(page: Page) -> str:
     told = [(row, i, cell) for i, c in enumerate(page.cards) if (row := c.headline) and (cell := row.cells[i])]
     told = [found for found in told if found[2].value is not None]
     if not told:
-        return "Not evaluated yet: what was trained, how, and how it went."
+        why = "No labels to measure by" if all(card.labelled == 0 for card in page.cards) else "Not evaluated yet"
+        return f"{why}: what was trained, how, and how it went."
     row, index, cell = max(told, key=lambda found: found[2].value or 0.0)
-    unit = " %" if row.percent else ""
-    who = f"Highest: {page.cards[index].name}, " if len(page.cards) > 1 and cell.best else ""
+    unit = "\N{NO-BREAK SPACE}%" if row.percent else ""
+    who = f"{'Highest: ' if cell.best else ''}{page.cards[index].name}, " if len(page.cards) > 1 else ""
+    of = f" ({images(cell.images)})" if cell.images is not None else ""
     floor = "" if cell.floor is None else f" The same network with random weights gives {number(cell.floor)}{unit}."
-    return f"{who}{number(cell.value)}{unit} {title(row.protocol)} on {row.dataset}.{floor}"
+    return f"{who}{number(cell.value)}{unit} {title(row.protocol)} on {row.dataset}{of}.{floor}"
+
+
+def images(count: int) -> str:
+    return "1 test image" if count == 1 else f"{count:,} test images"
+
+
+def sized(count: int) -> str:
+    """The number of test images in the space of a cell, never broken over two lines."""
+    return f"n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{count:,}"
 
 
 TITLES = {
@@ -45,7 +68,7 @@ TITLES = {
     "finetune": "fine-tuning",
     "finetune-1pct": "fine-tuning, 1 % of labels",
     "finetune-10pct": "fine-tuning, 10 % of labels",
-    "retrieval": "retrieval among 15 nearest",
+    "retrieval": "retrieval among the nearest",  # 15 of them, or fewer of a small set
 }
 
 
@@ -54,15 +77,23 @@ def title(protocol: str) -> str:
     return TITLES.get(protocol, protocol)
 
 
+def repeated(protocol: str) -> str:
+    """What a figure is the mean over: never over networks, which are trained once."""
+    if protocol.endswith(("-per-class", "pct")):
+        return "draws of labels"
+    return "seeds of fine-tuning" if protocol == "finetune" else "seeds of the probe"
+
+
 def card(page: Page, index: int, one: Card) -> str:
-    big = '<p class="note">Not evaluated yet.</p>'
+    big = f'<p class="note">{"No labels to measure by." if one.labelled == 0 else "Not evaluated yet."}</p>'
     row = one.headline
     cell = row.cells[index] if row else None
     if row and cell and cell.value is not None:
         small = f"{'% ' if row.percent else ''}{escape(title(row.protocol))} on {escape(row.dataset)}"
+        small += f", {sized(cell.images)}" if cell.images is not None else ""
         big = f'<p class="big">{number(cell.value)}<small>{small}</small></p>{gauge(cell, row.percent)}'
     facts = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in one.facts)
-    words = "".join(f'<li class="{w.level}"><b>{escape(w.what)}</b> {escape(w.text)}</li>' for w in one.words)
+    words = "".join(f'<li class="{w.level}"><b>{escape(w.what)}</b> {prose(w.text)}</li>' for w in one.words)
     words = f'<ul class="words">{words}</ul>' if words else ""
     name = f"<h2>{escape(one.name)}</h2>" if len(page.cards) > 1 else ""  # alone, it is the title of the page
     name += f'<p class="path">{escape(one.path)}</p>'
@@ -100,12 +131,16 @@ def gauge(cell: Cell, percent: bool) -> str:
 def results(page: Page) -> str:
     head = "<h2>Results</h2>"
     if not page.rows:
-        path = page.cards[0].path if page.cards else "RUN"
-        return f'{head}<p class="lead">No evaluation yet: <code>prelax evaluate {escape(path)}</code> makes one.</p>'
+        return f'{head}<p class="lead">{prose(how_to_measure(page))}</p>'
     lead = (
         "Figures in per cent. The tick on each bar is the floor: the same network with random weights, "
         "measured the same way. What lies to its right was learnt."
     )
+    if any(cell.best for row in page.rows for cell in row.cells if cell is not None):
+        lead += (
+            " ★ marks the highest of its kind, where it is above its floor, ahead by more than the deviations, and of "
+            f"{FEW} test images or more."
+        )
     many = len(page.cards) > MANY  # then a line per run reads better than a column
     runs = [f'<span class="swatch r{i % COLOURS}"></span>{escape(one.name)}' for i, one in enumerate(page.cards)]
     protocols = [row_title(row) for row in page.rows]
@@ -121,21 +156,63 @@ def results(page: Page) -> str:
         f'{head}<p class="lead">{lead}</p><div class="card scroll">'
         f'<table class="results" style="min-width:{108 + 140 * len(runs)}px">'
         f'<thead><tr><th scope="col">{corner}</th>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+        f"{remarks(page)}"
     )
+
+
+def how_to_measure(page: Page) -> str:
+    """What to do about a page without results."""
+    can = next((card for card in page.cards if card.labelled != 0), None)
+    if can is not None or not page.cards:
+        return f"No evaluation yet: `prelax evaluate {shlex.quote(can.path) if can else 'RUN'}` makes one."
+    return (
+        "The images have no labels, so there is nothing to measure by. Train on sub-folders named after classes, or "
+        "with `data.labels=FILE.csv`; or measure by other images that have labels: "
+        f"`prelax evaluate {shlex.quote(page.cards[0].path)} --on FOLDER`."
+    )
+
+
+def remarks(page: Page) -> str:
+    """What the reader of the table should know, each thing once, with the runs it is true of."""
+    told: dict[tuple[str, str], dict[str, None]] = {}
+    measured: dict[str, set[str]] = {}
+    for row in page.rows:
+        for card, cell in zip(page.cards, row.cells, strict=True):
+            if cell is not None:
+                measured.setdefault(row.dataset, set()).add(card.name)
+                for note in cell.notes:
+                    told.setdefault((row.dataset, note), {})[card.name] = None
+    found = []
+    for (dataset, note), runs in told.items():
+        some = f" ({', '.join(runs)})" if measured[dataset] - set(runs) else ""
+        found.append(f"{dataset}{some}: {note}")
+    if any(cell.std and cell.seeds > 1 for row in page.rows for cell in row.cells if cell is not None):
+        found.append("± is the deviation over draws of labels or seeds of the probe. Each network was trained once.")
+    return f'<ul class="notes">{"".join(f"<li>{escape(one)}</li>" for one in found)}</ul>' if found else ""
 
 
 def row_title(row: Row) -> str:
     what = escape(title(row.protocol)) + (f" · {escape(row.measure)}" if row.measure != "accuracy" else "")
-    return f"{what}<span>{escape(row.dataset)}</span>"
+    counts = count_of(row)
+    return f"{what}<span>{escape(row.dataset)}{f', {sized(counts)}' if counts is not None else ''}</span>"
+
+
+def count_of(row: Row) -> int | None:
+    """The number of test images of a row, if its runs agree in it."""
+    counts = {cell.images for cell in row.cells if cell is not None and cell.value is not None}
+    return counts.pop() if len(counts) == 1 else None
 
 
 def result_cell(index: int, cell: Cell | None, row: Row) -> str:
     if cell is None or cell.value is None:
         return '<td class="empty">–</td>'
-    spread = f' <span class="pm">± {cell.std:.2g} over {cell.seeds} seeds</span>' if cell.std and cell.seeds > 1 else ""
+    said = f"± {cell.std:.2g} over {cell.seeds} {repeated(row.protocol)}" if cell.std and cell.seeds > 1 else ""
+    if cell.images is not None and count_of(row) is None:
+        said += f"{', ' if said else ''}{sized(cell.images)}"
     best = " best" if cell.best else ""
-    mark = '<span class="pm" title="best of its kind"> ★</span>' if cell.best else ""
-    shown = f'<span class="v{best}">{number(cell.value)}</span>{mark}{spread}'
+    mark = '<span class="pm" title="highest of its kind"> ★</span>' if cell.best else ""
+    more = f' <span class="pm">{said}</span>' if said else ""
+    shown = f'<span class="v{best}">{number(cell.value)}</span>{mark}{more}'
     return f'<td class="r{index % COLOURS}" title="{escape(cell.detail)}">{shown}{gauge(cell, row.percent)}</td>'
 
 
@@ -199,18 +276,30 @@ def residual(page: Page) -> str:
 
 
 def augmentations(page: Page) -> str:
-    if not page.effects:
+    told = page.effects
+    if not told.accuracy and not told.moved:
         return ""
-    lead = (
-        "How many test images are still recognised when one augmentation alone is done to them. "
-        "The tick is the accuracy on untouched images: what lies far left of it changes what an image means here, and "
-        "is a candidate for <code>method.relax</code>."
-    )
-    bars = "".join(bar(one, 100.0, "untouched images") for one in page.effects)
-    return (
-        f'<h2>What augmentations do</h2><p class="lead">{lead}</p>{legend(page, dashed=False)}'
-        f'<div class="card bars">{bars}</div>'
-    )
+    html = "<h2>What augmentations do</h2>"
+    if told.accuracy:
+        lead = (
+            "How many test images are still recognised when one augmentation alone is done to them. "
+            "The tick is the accuracy on untouched images: what lies far left of it changes what an image means here, "
+            "and is a candidate for <code>method.relax</code>."
+        )
+        bars = "".join(bar(one, 100.0, "untouched images") for one in told.accuracy)
+        html += f'<p class="lead">{lead}</p>{legend(page, dashed=False)}<div class="card bars">{bars}</div>'
+    if told.moved:
+        lead = (
+            "How far one augmentation alone moves the features of an image, in per cent of the distance to another "
+            f"image, which is the tick. What moves them {FAR:.0f} % of the way or more changes what an image means "
+            "here, and is a candidate for <code>method.relax</code>; past the tick it looks like no image of this kind."
+        )
+        lead = " ".join([*map(escape, told.remarks), lead])
+        top = max(100.0, *(cell.value or 0.0 for one in told.moved for cell in one.cells if cell is not None))
+        bars = "".join(bar(one, top, "another image") for one in told.moved)
+        second, names = (" second", "") if told.accuracy else ("", legend(page, dashed=False))
+        html += f'<p class="lead{second}">{lead}</p>{names}<div class="card bars">{bars}</div>'
+    return html
 
 
 def bar(one: Bar, top: float, floor: str) -> str:
@@ -220,13 +309,13 @@ def bar(one: Bar, top: float, floor: str) -> str:
         return 100 * max(0.0, min(1.0, value / top))
 
     def shown(value: float) -> str:
-        return number(value) if top > 1 else f"{value:.2f}"
+        return f"{value:.1f}".replace("-0.0", "0.0").replace("-", "−") if top > 1 else f"{value:.2f}"
 
     lines = []
     for index, cell in enumerate(one.cells):
         if cell is None or cell.value is None:
             continue
-        said = "" if cell.floor is None else f"{floor}: {shown(cell.floor)}"
+        said = "" if cell.floor is None else f"{'a guess' if cell.guess else floor}: {shown(cell.floor)}"
         tick = "" if cell.floor is None else f'<b style="left:calc({share(cell.floor):.1f}% - 1px)"></b>'
         lines.append(
             f'<div class="one r{index % COLOURS}" title="{escape(said)}"><div class="gauge">'
