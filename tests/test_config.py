@@ -240,3 +240,44 @@ def test_the_tuned_recipes_are_the_runs_in_the_results() -> None:
         measured = yaml.safe_load((raw / f"weight-{run}" / "config.yaml").read_text())
         for section in ("model", "method", "train", "augment"):
             assert settings[section] == measured[section], recipe
+
+
+@pytest.mark.parametrize("typed", ["photos", "cautious", "zzz"])
+def test_a_name_like_no_recipe_gets_no_guess(typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PrelaxError, match=rf"no recipe '{typed}'; valid: cifar10/\*, .*digits/\*, folder, "):
+        resolve(typed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("train.learning_rate", "valid: train.batch_size, .*train.lr"),
+        ("model.arch", "valid: model.backbone"),
+        ("model.gamma", "did you mean method.gamma"),
+        ("train", "valid: train.batch_size"),
+        ("zzz", r"valid: augment\.\*, data\.\*"),
+    ],
+)
+def test_a_setting_like_no_other_is_answered_with_its_section(typed: str, says: str) -> None:
+    with pytest.raises(PrelaxError, match=rf"unknown setting {typed}; {says}"):
+        resolve("digits/simsiam", [f"{typed}=1"])
+
+
+def test_a_method_like_no_other_is_answered_with_all_of_them() -> None:
+    from prelax.objectives import METHODS
+
+    assert nearest("cautious", METHODS) == f"; valid: {', '.join(sorted(METHODS))}"
+
+
+def test_a_folder_given_as_a_recipe_is_answered_with_how_to_train_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, quoted in (("photos", "photos"), ("my photos", "'my photos'")):
+        (tmp_path / name).mkdir()
+        with pytest.raises(PrelaxError, match=f"to train on .*: prelax pretrain folder data.root={quoted}$"):
+            resolve(name)
+    (tmp_path / "photos" / "config.yaml").touch()  # a run, not photos
+    with pytest.raises(PrelaxError, match="no recipe 'photos'; valid"):
+        resolve("photos")

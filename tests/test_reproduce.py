@@ -11,7 +11,7 @@ from prelax.errors import PrelaxError
 from prelax.evaluate.protocols import PROTOCOLS
 from prelax.reproduce import as_markdown, folder_of, mean_std, plan, reproduce, run_name, settings_of
 from prelax.run import Run
-from prelax.tables import DETECTORS, chosen, table, tables
+from prelax.tables import DETECTORS, Row, Table, chosen, table, tables
 from prelax.train import pretrain
 
 TOY = [
@@ -237,3 +237,55 @@ def test_a_curve_is_measured_though_another_table_trained_the_run_without_one(tm
     pretrain(settings, other, progress=False)
     assert folder_of(tmp_path, row, settings) == other
     assert "knn" in Run(other).metrics()[-1]
+
+
+@pytest.fixture
+def nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place without data, and a folder for the results."""
+    monkeypatch.setenv("PRELAX_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize(
+    ("name", "only", "says"), [("tab1a", "", "no cifar10 files"), ("tab1b", "", "data.root is not set")]
+)
+def test_without_its_data_a_table_is_refused_once_and_at_the_start(
+    name: str, only: str, says: str, nothing: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", name, "--only", only, "-o", str(nothing)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == said.err.count(says) == 1
+    assert not nothing.exists()
+
+
+def two_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of which one row of three has its data."""
+    import prelax.reproduce as module
+
+    rows = [Row("digits", "digits/simsiam", "knn"), *(Row(f"cifar {i}", "cifar10/simsiam", "knn") for i in (1, 2))]
+    monkeypatch.setattr(module, "table", lambda name: Table(name, "mixed", tuple(rows)))
+
+
+def test_data_missing_for_some_rows_stop_no_others_and_are_named_once(
+    nothing: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two_datasets(monkeypatch)
+    assert main(["reproduce", "digits", *TOY, "-o", str(nothing)]) == 2
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("no cifar10 files") == 1
+    assert "failed, as above" in said.out
+    assert "2 of 3 rows failed; why is said above" in said.err
+    rows = json.loads((nothing / "digits.json").read_text())["rows"]
+    assert [row["ours"] is not None for row in rows] == [True, False, False]
+    assert all("no cifar10 files" in row["failure"] for row in rows[1:])
+
+
+def test_a_table_that_is_finished_needs_its_data_no_more(nothing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import prelax.data.missing as module
+
+    first = reproduce("digits", TOY, nothing, only="simsiam$", progress=False)
+    monkeypatch.setattr(module, "missing", lambda data: "gone")
+    assert reproduce("digits", TOY, nothing, only="simsiam$", progress=False)["rows"] == first["rows"]
+    with pytest.raises(PrelaxError, match="gone"):
+        reproduce("digits", TOY, nothing, only="prelax-rot$", progress=False)

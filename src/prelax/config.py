@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -136,10 +138,10 @@ class TrainSettings(Section):
 
 
 class EvaluateSettings(Section):
-    knn_k: int = Field(200, ge=1, le=10**9)
-    knn_temperature: float = Field(0.1, ge=1e-3, le=1e3)
+    knn_k: int = Field(200, ge=1, le=10**9, description="neighbours that vote; at most a tenth of the images do")
+    knn_temperature: float = Field(0.1, ge=1e-3, le=1e3, description="a vote weighs exp(cosine / this)")
     linear: Literal["simsiam", "byol"] = Field("simsiam", description="the paper's linear protocol for this base")
-    probe_seeds: int = Field(1, ge=1, le=100)
+    probe_seeds: int = Field(1, ge=1, le=100, description="probes trained, each from a seed of its own")
 
 
 class Settings(Section):
@@ -176,6 +178,8 @@ SUITED = (  # chosen for a folder of images by their size and number, where nobo
     "train.lr",
     "train.warmup_epochs",
 )
+CLOSE = 0.65  # of the letters, for a wrong name to be taken for a right one
+FEW = 24  # names that can be listed in a line
 
 
 def left_open(settings: Settings, key: str) -> bool:
@@ -190,20 +194,26 @@ def left_open(settings: Settings, key: str) -> bool:
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """``; did you mean NAME?`` for the valid name closest to a wrong one, or a list of the valid ones.
+    """``; did you mean NAME?`` for a valid name close to a wrong one, else the valid names, or their sections.
 
     >>> nearest("epoch", ["train.epochs", "train.lr"])
     '; did you mean train.epochs?'
     """
     valid = sorted(valid)
+    cut = max(name.rfind("."), name.rfind("/")) + 1
+    section, leaf = name[:cut], name[cut:]
     leaves = {re.split(r"[./]", full)[-1]: full for full in reversed(valid)}  # `lr` is meant as train.lr
-    if name in leaves:
-        return f"; did you mean {leaves[name]}?"
-    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
-    close = close or [leaves[leaf] for leaf in difflib.get_close_matches(name, leaves, n=1, cutoff=0.5)]
-    if not close and len(valid) > 20:  # too many to list: the best there is
-        close = difflib.get_close_matches(name, valid, n=1, cutoff=0.0)
-    return f"; did you mean {close[0]}?" if close else f"; valid: {', '.join(valid)}"
+    beside = {full[cut:]: full for full in valid if section and full.startswith(section)}
+    if leaf in leaves and (beside or not section):
+        return f"; did you mean {leaves[leaf]}?"
+    inside = [full for full in valid if full.startswith((f"{name}.", f"{name}/"))]
+    tries = [(leaf, beside)] if beside else [(name, dict(zip(valid, valid, strict=True))), (leaf, leaves)]
+    for wrong, names in [] if inside else tries:  # to be of one section is no likeness
+        if close := difflib.get_close_matches(wrong, names, n=1, cutoff=CLOSE):
+            return f"; did you mean {names[close[0]]}?"
+    sections = sorted({re.sub(r"([./]).*", r"\1*", full) for full in valid})
+    few = next((names for names in (valid, inside, [*beside.values()], sections) if 0 < len(names) <= FEW), [])
+    return f"; valid: {', '.join(few)}" if few else ""
 
 
 def keys(section: type[BaseModel] = Settings, prefix: str = "") -> dict[str, Any]:
@@ -244,6 +254,11 @@ def read_recipe(name: str, below: tuple[str, ...] = ()) -> dict[str, Any]:
             text = Path(name).read_text(encoding="utf-8")
         else:
             if name not in recipe_names():
+                if not below and os.path.isdir(name) and not os.path.isfile(f"{name}/config.yaml"):
+                    raise PrelaxError(
+                        f"no recipe {name!r}, but there is such a folder; to train on the images in it: "
+                        f"prelax pretrain folder data.root={shlex.quote(name)}"
+                    )
                 raise PrelaxError(f"no recipe {name!r}{nearest(name, recipe_names())}")
             text = (resources.files("prelax") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
         tree = yaml.safe_load(text) or {}

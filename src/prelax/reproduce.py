@@ -70,7 +70,7 @@ def reproduce(
 ) -> dict[str, Any]:
     """The table with our figures beside the paper's; also written to ``out/NAME.json``, ``.md`` and ``.html``.
 
-    A row that fails keeps its reason and does not stop the others.
+    A row that fails keeps its reason and does not stop the others. Where no row has its data, nothing is begun.
 
     Args:
         changes: ``key=value`` for every row, for example ``train.epochs=100`` for a quick pass.
@@ -89,7 +89,9 @@ def reproduce(
     jobs = {row: [check(settings_of(row, changes, seed)) for seed in seeds] for row in wanted}
     source = overrides(changes).get("data", {}).get("source")
     out = Path(out)
+    check_data(jobs, out)
     made, results = [], []
+    told: set[str] = set()
     for row, several in jobs.items():
         figures: list[float] = []
         beside: list[float] = []
@@ -114,7 +116,8 @@ def reproduce(
                     beside.append(measure(folder, knn, on, settings.train.device, settings.evaluate, say))
             except PrelaxError as error:
                 failure = str(error)
-                say(f"failed: {failure}")
+                say("failed, as above" if failure in told else f"failed: {failure}")
+                told.add(failure)
             folders.append(str(folder))
             if folder not in made and (folder / "backbone.safetensors").is_file():
                 made.append(folder)
@@ -243,6 +246,19 @@ def check_protocols(rows: Iterable[Row], coco: Path | str | None) -> None:
             raise PrelaxError(
                 f"{row.label}, {row.column}: {row.protocol} cannot be measured; leave such rows out with --only"
             )
+
+
+def check_data(jobs: Mapping[Row, Sequence[Settings]], out: Path) -> None:
+    """Refuses what could only fail, once: every row is yet to be trained, and on data that are not there."""
+    from prelax.data.missing import missing
+
+    reasons: dict[str | None, None] = {}
+    for row, several in jobs.items():
+        for settings in several:
+            begins = is_trained(row) and not trained(settings, folder_of(out, row, settings))
+            reasons[missing(settings.data) if begins else None] = None
+    if None not in reasons:
+        raise PrelaxError("; ".join(filter(None, reasons)))
 
 
 def line(

@@ -35,7 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["pretrain", "digits/simsiam", "--out", "a\0b"], "--out"),
         (["pretrain", "RUN"], "add --resume"),
         (["pretrain", "bad.png"], "no recipe 'bad.png'"),
-        (["pretrain", "folder", "data.root=empty"], "no images under empty"),
+        (["pretrain", "folder", "data.root=empty"], "empty"),
         (["pretrain", "folder", "data.root=file"], "file is not a folder"),
         (["pretrain", "digits/simsiam", "train.device=cuda:-1"], "use auto, cpu, cuda or cuda:N"),
         (["pretrain", "digits/simsiam", "method.relax=no_such_module:Thing"], "no_such_module"),

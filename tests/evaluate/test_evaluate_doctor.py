@@ -73,6 +73,17 @@ def test_waiting_for_images_is_loader_bound():
     assert told([line(epoch, data_wait=0.02) for epoch in range(1, 6)])["speed"].fine
 
 
+def test_of_shards_no_store_is_proposed():
+    waits = [line(epoch, data_wait=0.45) for epoch in range(1, 6)]
+    slows = [line(epoch, images_per_s=300.0 if epoch > 15 else 1000.0) for epoch in range(1, 21)]
+    for metrics in (waits, slows):
+        for shards in ("photos-{000..099}.tar", None):
+            settings = resolve("folder", [f"data.shards={shards}"])
+            found = {finding.what: finding for finding in diagnose(metrics, settings)}["speed"]
+            assert not found.fine
+            assert ("data.store" in found.found) == (shards is None)
+
+
 def test_epochs_that_slowed_down_are_counted():
     finding = told([line(epoch, images_per_s=300.0 if epoch > 15 else 1000.0) for epoch in range(1, 21)])["speed"]
     assert not finding.fine

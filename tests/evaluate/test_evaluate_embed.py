@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import builtins
 import io
+import os
+import shutil
 import sys
 
 import numpy as np
@@ -53,6 +55,26 @@ def test_files_of_a_folder_keep_their_paths_and_unknown_labels_are_empty(loaded,
     table = pd.read_parquet(tmp_path / "photos.parquet")
     assert [path.rsplit("/", 1)[-1] for path in table["path"]] == [f"p{i}.png" for i in range(6)]
     assert table["label"].isna().all()
+
+
+@pytest.mark.parametrize("ending", ["parquet", "npz"])
+def test_a_path_opens_its_file_whatever_the_name_unless_it_is_no_text(loaded, tmp_path, ending):
+    root = tmp_path / "new\nroot"
+    odd = ["a\nb.png", "3.04\u202fPM.png", "tab\t.png", "back\\slash.png", "plain.png", "a\tfolder/ü.png"]
+    for number, name in enumerate(odd):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (16, 16), number * 30).save(root / name)
+    os.mkdir(os.fsencode(root) + b"/\xfe")
+    shutil.copy(root / "plain.png", os.fsencode(root) + b"/\xfe/\xff.png")
+    data = DataSettings(source="folder", root=root, image_size=16, channels=1, test_fraction=0.0, cache=tmp_path)
+    out = tmp_path / f"photos.{ending}"
+    embed(loaded, data, out, split="all")
+    paths = pd.read_parquet(out)["path"].tolist() if ending == "parquet" else np.load(out)["path"].tolist()
+    there = [path for path in paths if os.path.isfile(path)]
+    assert sorted(there) == sorted(str(root / name) for name in odd)
+    assert [path for path in paths if path not in there] == [f"{tmp_path}/new\\nroot/\\xfe/\\xff.png"]
+    labels = pd.read_parquet(out)["label"] if ending == "parquet" else np.load(out)["label"]
+    assert {"a\tfolder", "\\xfe"} <= set(labels)
 
 
 def test_another_ending_or_split_is_refused_before_any_work(loaded, tmp_path):

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision.transforms import v2
@@ -57,6 +59,44 @@ def test_images_the_backbone_cannot_take_are_refused():
         pre(torch.rand(2, 3, 16, 16))
     with pytest.raises(PrelaxError, match="channels=3"):
         pre(pixels(2, 1, 16, 16))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda x: x.numpy(), "NumPy array of 5 x 1 x 16 x 16: try torch.from_numpy(images)"),
+        (lambda x: x.permute(0, 2, 3, 1).numpy(), "try torch.from_numpy(images).permute(0, 3, 1, 2)"),
+        (lambda x: x.permute(0, 2, 3, 1), "uint8 tensor of 5 x 16 x 16 x 1: try images.permute(0, 3, 1, 2)"),
+        (lambda x: x.expand(-1, 3, -1, -1).permute(0, 2, 3, 1), "try images.permute(0, 3, 1, 2)"),
+        (lambda x: x[0].permute(1, 2, 0).numpy(), "try torch.from_numpy(images).permute(2, 0, 1)[None]"),
+        (lambda x: x[0], "tensor of 1 x 16 x 16: try images[None]"),
+        (lambda x: x[0, 0], "tensor of 16 x 16: try images[None, None]"),
+        (lambda x: x / 255, "try (images * 255).to(torch.uint8), for values from 0 to 1"),
+        (lambda x: x.long(), "try images.to(torch.uint8)"),
+        (lambda x: Image.fromarray(x[0, 0].numpy()), "a PIL image: try torch.from_numpy(numpy.array(image.convert('L'"),
+        (list, "a list: make a tensor C x H x W of each, then torch.stack them"),
+        (lambda x: "cat.jpg", "not a str"),
+        (lambda x: x[0, 0, 0], "tensor of 16"),
+        (lambda x: np.float32(3), "array of no dimensions"),
+        (lambda x: x.expand(-1, 3, -1, -1), "the images have 3 channel(s) and the backbone takes 1"),
+    ],
+)
+def test_what_is_no_batch_of_images_is_refused_with_how_to_make_one(trained, make, says):
+    with pytest.raises(PrelaxError) as caught:
+        load(trained.path)(make(pixels(5, 1, 16, 16)))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["torch.from_numpy(images).permute(0, 3, 1, 2)", "torch.from_numpy(images)"])
+def test_what_is_proposed_for_an_array_works(trained, how):
+    images = pixels(5, 1, 16, 16)
+    array = images.permute(0, 2, 3, 1).numpy() if "permute" in how else images.numpy()
+    loaded = load(trained.path)
+    with pytest.raises(PrelaxError) as caught:
+        loaded(array)
+    assert str(caught.value).endswith(f": try {how}")
+    torch.testing.assert_close(loaded(eval(how, {"torch": torch, "images": array})), loaded(images))
 
 
 def test_weights_of_another_architecture_are_refused_in_one_line(run):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from prelax.cli import main
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.evaluate.relaxing import FEW
 from prelax.report import figures, report
 from prelax.report.content import Cell
@@ -272,3 +272,9 @@ def test_the_command_and_the_page_call_a_folder_the_same(
     assert {"augmentations-pictures", "augmentations-pictures-2"} <= set(run.evals())
     units = {bar.unit.split(",")[0] for bar in effects([run.evals()]).moved}
     assert units == {"one/pictures", "two/pictures"}
+
+
+def test_what_is_left_out_is_said_where_the_page_is_made(run_folder: Callable[..., Run], tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "gone", "simsiam")  # it has no backbone to make a map with
+    with pytest.warns(PrelaxWarning, match="left out of the page: The map"):
+        report([run.path])

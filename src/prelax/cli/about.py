@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
@@ -95,11 +95,43 @@ def list_settings() -> list[dict[str, Any]]:
     return [
         {
             "key": key,
-            "default": "none" if field.default is None else str(field.default),
+            "default": as_typed(field.default),
+            "values": kind_of(field.annotation) + (f" ({limits})" if (limits := limits_of(field)) else ""),
             "what": field.description or "",
         }
         for key, field in keys().items()
     ]
+
+
+def as_typed(value: Any) -> str:
+    """A value as YAML and the command line have it."""
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def kind_of(annotation: Any, mark: str = "") -> str:
+    """What a setting may be, as a reader says it; ``mark`` stands around what is typed.
+
+    >>> kind_of(int | None), kind_of(Literal["auto", "never"])
+    ('whole number', 'auto, never')
+    """
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"{mark}{value}{mark}" for value in get_args(annotation))
+    parts = [part for part in get_args(annotation) if part is not type(None)]
+    if parts:
+        return " or ".join(kind_of(part, mark) for part in parts)
+    names = {"str": "text", "bool": "true or false", "int": "whole number", "float": "number", "Path": "path"}
+    return names.get(annotation.__name__, str(annotation.__name__))
+
+
+def limits_of(field: Any) -> str:
+    """The range a number must lie in."""
+    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    return ", ".join(
+        f"{sign} {getattr(limit, name):,}"
+        for limit in field.metadata
+        for name, sign in signs.items()
+        if getattr(limit, name, None) is not None
+    )
 
 
 LISTS: dict[str, Callable[[], list[dict[str, Any]]]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -99,9 +100,11 @@ def reproduce(
     )
     failed = [row for row in result["rows"] if row["failure"]]
     if failed:
-        raise PrelaxError(
-            f"{len(failed)} of {len(result['rows'])} rows failed; {failed[0]['label']}: {failed[0]['failure']}"
+        unsaid = state.json or quiet
+        why = (
+            f"{failed[0]['label']}: {failed[0]['failure']}" if unsaid else f"why is said above, and in {out / table}.md"
         )
+        raise PrelaxError(f"{len(failed)} of {len(result['rows'])} rows failed; {why}")
 
 
 def read_seeds(text: str) -> list[int]:
@@ -156,30 +159,53 @@ def bench(
 ) -> None:
     """Measure this machine: views a second of the augmentations beside torchvision's and kornia's, or of training.
 
-    Examples: [bold]prelax bench augment[/bold] · [bold]prelax bench train cifar10/simsiam[/bold]
+    Training is timed on noise, that of a folder on its images. Examples: [bold]prelax bench augment[/bold] ·
+    [bold]prelax bench train cifar10/simsiam[/bold] · [bold]prelax bench train folder data.root=./photos[/bold]
     """
-    from prelax.config import nearest, resolve
+    from prelax.config import nearest
 
     if what not in ("augment", "train"):
         raise PrelaxError(f"nothing to measure called {what!r}{nearest(what, ('augment', 'train'))}")
     where = chosen(device)
-    if what == "augment":
-        from prelax.augment.bench import PAIRS, bench
+    if what == "train":
+        bench_training(recipe, [f"train.device={device}", *(changes or [])], seconds, rivals)
+        return
+    from prelax.augment.bench import PAIRS, bench
 
-        pairs = [read_size(text) for text in size] if size else PAIRS
-        with working():
-            rows = bench(pairs, threads=threads, seconds=seconds, device=where, rivals=rivals)
-    else:
-        from prelax.check import check
-        from prelax.train.bench import bench as bench_training
-        from prelax.train.peers import installed
-
-        settings = check(resolve(recipe, [f"train.device={device}", *(changes or [])]))
-        theirs = settings.model.backbone in ("resnet8", "resnet18", "resnet34", "resnet50")
-        fair = settings.method.name == "simsiam" and settings.data.source != "digits" and theirs  # what others can do
-        with working():
-            rows = bench_training(settings, seconds=seconds, peers=installed() if rivals and fair else [])
+    pairs = [read_size(text) for text in size] if size else PAIRS
+    with working():
+        rows = bench(pairs, threads=threads, seconds=seconds, device=where, rivals=rivals)
     show(rows)
+
+
+def bench_training(recipe: str, changes: list[str], seconds: float, rivals: bool) -> None:
+    """Times the steps of what ``prelax pretrain`` would train, and shows the few figures that matter of each row."""
+    from prelax.check import check
+    from prelax.config import resolve
+    from prelax.data import bar
+    from prelax.train.bench import bench, job
+    from prelax.train.peers import installed
+
+    settings = resolve(recipe, changes)
+    data = settings.data
+    nowhere = data.source == "folder" and data.root is None and data.shards is None
+    check(settings.model_copy(update={"data": data.model_copy(update={"root": Path()})}) if nowhere else settings)
+    with working():
+        with bar() if not (state.quiet or state.json) else contextlib.nullcontext() as drawn:
+            settings, images = job(settings, say, drawn)
+        if nowhere:
+            say("noise is timed: with data.root=FOLDER it is the images there, as pretrain would train on them")
+        theirs = settings.model.backbone in ("resnet8", "resnet18", "resnet34", "resnet50")
+        colour = settings.data.source != "digits" and settings.data.channels in (None, 3)
+        fair = settings.method.name == "simsiam" and theirs and colour  # what others can do
+        peers = installed() if rivals and fair else []
+        rows = bench(settings, seconds=seconds, images=images or 0, peers=peers, say=say)
+    one = rows[0]
+    pixels = f"{len(images):,} images of {data.label}" if images is not None else "noise"
+    title = f"{one['method']}, {one['backbone']}, views of {one['image_size']} px, batches of {one['batch']}, "
+    memory = ["memory_gib"] if one["memory_gib"] is not None else []
+    columns = ["mode", "views", "ms_per_step", "views_per_s", "augment_share", *memory]
+    show(rows, [{name: row.get(name) for name in columns} for row in rows], f"{title}{pixels}, {one['device']}")
 
 
 def read_size(text: str) -> tuple[int, int] | tuple[int, int, int]:

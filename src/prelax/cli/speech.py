@@ -100,7 +100,7 @@ def show(result: Any, table: Sequence[Mapping[str, Any]] | None = None, title: s
     from rich.table import Table
 
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    drawn = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
         numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
         drawn.add_column(name, justify="right" if numeric else "left", overflow="fold")
@@ -109,6 +109,8 @@ def show(result: Any, table: Sequence[Mapping[str, Any]] | None = None, title: s
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:  # a pipe has no width to fold to
         console = Console(highlight=False, markup=False, width=200)
+    if title:  # a table's own is folded to the table's width
+        console.print(title, style="table.title", soft_wrap=True)
     console.print(drawn)
 
 

@@ -139,14 +139,17 @@ def collapsed(metrics: Lines, settings: Settings) -> Finding | None:
 def waiting(metrics: Lines, settings: Settings) -> Finding | None:
     """Whether the device waited for pixels, or the run slowed down."""
     wait = values(metrics, "data_wait")
+    shards = settings.data.shards is not None  # no store holds them
+    remedy = "data.store=device or host, a smaller data.image_size, or more data.workers"
+    if shards:
+        remedy = "more data.workers, a smaller data.image_size, or shards nearer by, on a quicker disk"
     if wait:
         share = sum(wait) / len(wait)
         if share > WAITING:
             return Finding(
                 False,
                 "speed",
-                f"loader-bound: {100 * share:.0f} % of the time went into waiting for images; "
-                "try data.store=device or host, a smaller data.image_size, or more data.workers",
+                f"loader-bound: {100 * share:.0f} % of the time went into waiting for images; try {remedy}",
                 {"data_wait": WAITING},
             )
     speed = values(metrics, "images_per_s")[1:]  # the first epoch compiles
@@ -159,7 +162,7 @@ def waiting(metrics: Lines, settings: Settings) -> Finding | None:
             False,
             "speed",
             f"uneven: {slow} of {len(speed)} epochs ran under {SLOWED:.0%} of the usual {middle:,.0f} images/s; "
-            "something else used this machine, or its disk could not keep up (data.store=host)",
+            f"something else used this machine, or its disk could not keep up{'' if shards else ' (data.store=host)'}",
             {"images_per_s": SLOWED * middle},
         )
     waited = f", {100 * sum(wait) / len(wait):.0f} % of the time waiting for images" if wait else ""

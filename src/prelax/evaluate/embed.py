@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 from prelax.collectives import rank
 from prelax.config import DataSettings
 from prelax.data import ImageSet, load_splits
+from prelax.data.listing import printable, scan
 from prelax.errors import PrelaxError
 from prelax.evaluate.features import extract
 from prelax.loading import Loaded
@@ -29,6 +31,8 @@ def embed(
     shared: bool = False,
 ) -> dict[str, Any]:
     """Writes a row an image (``path``, ``label``, ``label_id``, ``split``, ``embedding``) and says what it wrote.
+
+    A ``path`` is as the file system has it, line breaks and all; bytes that are no UTF-8 are written as ``\\xff``.
 
     Args:
         out: a ``.parquet`` file (``embedding`` is a list of floats: `embedding-atlas FILE --vector embedding`, or
@@ -53,7 +57,7 @@ def embed(
         )
         vectors.append(features.cpu().numpy())  # on a GPU where another process had all the rows
         for name, values in describe(images, part).items():
-            columns[name] += values
+            columns[name] += values if name != "path" else as_on_disk(values, on)
         if thumbnails and writes:
             pictures += [png(image) for image in images.images]
     embedding = np.concatenate(vectors)  # N x D float32
@@ -73,12 +77,26 @@ def embed(
 def describe(images: ImageSet, split: str) -> dict[str, list[Any]]:
     """The columns about a set's images; a set that was not read from files names its rows ``NAME/SPLIT/ROW``."""
     labels = images.labels.tolist() if images.labels is not None else [-1] * len(images)
+    classes = [name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") for name in images.classes]
     return {
         "path": images.paths or [f"{images.name}/{split}/{row}" for row in range(len(images))],
-        "label": [images.classes[label] if 0 <= label < len(images.classes) else None for label in labels],
+        "label": [classes[label] if 0 <= label < len(classes) else None for label in labels],
         "label_id": labels,
         "split": [split] * len(images),
     }
+
+
+def as_on_disk(paths: list[str], on: DataSettings) -> list[str]:
+    """Paths that open their files: those that a set of images escapes for logs are looked up where it was read."""
+    if not any("\\" in path for path in paths):
+        return paths
+    names = {}
+    for root in (on.root, on.test_root):
+        for path in scan(root.expanduser()).paths() if root is not None else ():
+            with contextlib.suppress(UnicodeEncodeError):  # no text: no table could hold it
+                path.encode("utf-8")
+                names[printable(path)] = path
+    return [names.get(path, path) for path in paths]
 
 
 def write_npz(path: Path, columns: dict[str, list[Any]], embedding: np.ndarray) -> None:

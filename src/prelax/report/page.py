@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 import prelax
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.report import embedding
 from prelax.report.content import Album, Atlas, Page, Sprite, Word
 from prelax.report.gather import attempt, bars, card, charts, effects, moves, names, results, settings_table
@@ -60,6 +61,8 @@ def report(
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(render(page), encoding="utf-8")
+    for line in page.left_out:
+        warnings.warn(f"left out of the page: {line}", PrelaxWarning, stacklevel=2)
     return target
 
 
