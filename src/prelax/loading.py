@@ -107,7 +107,9 @@ def rearranged(shape: tuple[int, ...], channels: int | None) -> str | None:
     if len(shape) == 4:
         return ".permute(0, 3, 1, 2)" if shape[1] not in colours and shape[3] in colours else ""
     if len(shape) == 3:
-        return ".permute(2, 0, 1)[None]" if shape[0] not in colours and shape[2] in colours else "[None]"
+        if shape[0] not in colours and shape[2] in colours:
+            return ".permute(2, 0, 1)[None]"
+        return "[:, None]" if channels == 1 and shape[0] != 1 else "[None]"
     return "[None, None]" if len(shape) == 2 else None
 
 

@@ -193,7 +193,7 @@ def finished_epochs(folder: Path) -> int:
 def measure(folder: Path, row: Row, on: str | None, device: str, wanted: EvaluateSettings, say: Say) -> float:
     """The row's figure, measured now or, when it was measured with these settings before, read from the run folder."""
     from prelax.evaluate.effects import effects
-    from prelax.evaluate.protocols import PROBES, evaluate
+    from prelax.evaluate.protocols import PROBES, evaluate, made_as_now
     from prelax.run import Run
     from prelax.train import choose_device
 
@@ -203,7 +203,7 @@ def measure(folder: Path, row: Row, on: str | None, device: str, wanted: Evaluat
     figure = "floor" if row.init == "random" else row.figure
     own = run.settings.data
     for found in run.evals().values():
-        made_so = row.protocol not in PROBES or (found.get("evaluate"), found.get("seed")) == (wanted.model_dump(), 0)
+        made_so = row.protocol not in PROBES or made_as_now(found, wanted)
         if made_so and found.get("protocol") == row.protocol and found.get("dataset") == (on or own.label):
             return figure_of(found, figure, str(folder))
     say(f"  measuring {row.protocol}" + (f" on {on}" if on else ""))

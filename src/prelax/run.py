@@ -16,6 +16,7 @@ import fcntl
 import json
 import os
 import platform
+import shlex
 import subprocess
 import warnings
 import zipfile
@@ -138,6 +139,8 @@ class Run:
             was = old[section][leaf] if section else old[leaf]
             wanted = new[section][leaf] if section else new[leaf]
             free = key in CHANGEABLE or key == "recipe" or section == "evaluate" or left_open(settings, key)
+            if key == "data.labels" and was is not None and wanted is not None:  # runs used to keep it as it was typed
+                free = Path(was).expanduser().absolute() == Path(wanted).expanduser().absolute()
             if was != wanted and not free:
                 raise PrelaxError(
                     f"{key} was {was!r} in {self.path} and cannot become {wanted!r} on resume; "
@@ -154,6 +157,14 @@ class Run:
                 section = kept.get(name, getattr(settings, name))
                 kept[name] = section.model_copy(update={leaf: getattr(getattr(stored, name), leaf)})
         return settings.model_copy(update=kept)
+
+    def keep_places(self, settings: Settings) -> None:
+        """Where the data are now, for whatever is done with the run later."""
+        stored, about = self.read_config()
+        places = {leaf: getattr(settings.data, leaf) for leaf in ("root", "test_root", "labels", "shards", "cache")}
+        moved = stored.model_copy(update={"data": stored.data.model_copy(update=places)})
+        if moved != stored:
+            self.write("config.yaml", to_yaml(moved) + yaml.safe_dump({"run": about}, sort_keys=False))
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -209,11 +220,15 @@ class Run:
         kept = [line for line in self.metrics() if line["epoch"] <= epoch]
         self.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
 
-    def write_eval(self, name: str, result: Mapping[str, Any]) -> Path:
-        """``eval/NAME.json``, stamped with date and version."""
+    def write_eval(self, name: str, result: Mapping[str, Any], unfinished: bool = False) -> Path:
+        """``eval/NAME.json``, stamped with date and version, and with whether it is of a run that is not finished."""
         with writing(self.path / "eval"):
             (self.path / "eval").mkdir(exist_ok=True)
         stamped = {**result, "date": now(), "prelax": prelax.__version__}
+        if unfinished:
+            if not self.unfinished:
+                warnings.warn(f"{self.path} was finished meanwhile: measure it again", PrelaxWarning, stacklevel=3)
+            stamped["unfinished"] = True
         return self.write(f"eval/{name}.json", json.dumps(stamped, indent=1) + "\n")
 
     def evals(self) -> dict[str, dict[str, Any]]:
@@ -285,7 +300,7 @@ class Run:
 
     def _stopped_backbone(self) -> dict[str, Tensor]:
         """The backbone of a run that is not finished, from its last checkpoint; a warning says how far it came."""
-        go_on = f"`prelax pretrain {self.path} --resume` goes on"
+        go_on = f"`prelax pretrain {shlex.quote(str(self.path))} --resume` goes on"
         state = self.load_checkpoint() or {}
         network = state.get("network")
         weights = {
@@ -309,10 +324,11 @@ class Run:
         return not (self.path / "backbone.safetensors").is_file()
 
     def drop_unfinished(self) -> None:
-        """Removes what was measured of a network that has learnt more since."""
+        """Removes what was measured of a network that learns on, and the page about it."""
         for name, result in self.evals().items():
             if result.get("unfinished"):
                 (self.path / "eval" / f"{name}.json").unlink(missing_ok=True)
+        (self.path / "report.html").unlink(missing_ok=True)
 
 
 def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dict[str, Any]:

@@ -100,3 +100,14 @@ def test_norms_that_do_more_than_normalise_stay_what_they_are(pixels, preprocess
         wanted = net.eval()(x)
         torch.testing.assert_close(fold_norms(net)(x), wanted, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(plain_norms(net)(x), wanted)
+
+
+def test_a_backbone_of_one_size_is_used_as_it_is(pixels, preprocess):
+    class Picky(nn.Conv2d):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            torch._assert(images.shape[-1] == 16, "of one size")
+            return super().forward(images)
+
+    net = nn.Sequential(Picky(1, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    x = torch.rand(2, 1, 16, 16)
+    torch.testing.assert_close(fold_norms(net)(x), net(x))

@@ -30,7 +30,7 @@ from prelax.evaluate.probe import (
     sets_for,
     tta_views,
 )
-from prelax.evaluate.protocols import PROBES, dataset, place, untested
+from prelax.evaluate.protocols import PROBES, dataset, made_as_now, place, untested
 from prelax.evaluate.retrieval import precision
 from prelax.evaluate.subject import probe_crops, random_subject, settle_norms
 from prelax.evaluate.transfer import transfer
@@ -404,3 +404,17 @@ def test_a_dataset_of_other_channels_is_refused(run, tmp_path):
 def test_every_protocol_has_a_line_and_something_that_runs_it():
     assert set(PROBES) | {"residual"} == set(PROTOCOLS)
     assert set(protocols.FLOOR.values()) <= set(PROBES)
+
+
+def test_a_knn_figure_by_another_rule_is_not_one_of_today():
+    wanted = EvaluateSettings(knn_k=200)
+    found = {
+        "protocol": "knn",
+        "settings": {"k": 100},
+        "train_images": 1000,
+        "seed": 0,
+        "evaluate": wanted.model_dump(),
+    }
+    assert made_as_now(found, wanted)
+    assert not made_as_now(found | {"settings": {"k": 200}}, wanted)
+    assert not made_as_now(found, EvaluateSettings(knn_k=20))

@@ -112,6 +112,12 @@ class Peculiar(nn.BatchNorm2d):
     pass
 
 
+def test_of_fewer_images_than_a_batch_each_process_has_as_many() -> None:
+    settings = resolve("digits/simsiam", ["train.batch_size=512", "train.device=cpu"])
+    images = ImageSet("some", torch.zeros(75, 1, 16, 16, dtype=torch.uint8), None, [])
+    assert Engine(settings, images, torch.device("cpu"), Process(0, 2)).batch == 74
+
+
 def test_plain_norms_are_synchronised_and_others_named() -> None:
     net = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), Peculiar(4), nn.BatchNorm2d(4, momentum=None), ViewNorm2d(4)

@@ -18,6 +18,7 @@ from PIL import Image
 from prelax.config import Settings, resolve
 from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.evaluate import evaluate
+from prelax.evaluate.effects import effects
 from prelax.loading import load
 from prelax.objectives import METHODS
 from prelax.run import Run
@@ -273,9 +274,14 @@ def test_a_run_that_was_stopped_can_be_used_and_what_was_measured_of_it_goes_whe
         early = load(run.path).backbone.conv1.weight.clone()
     with pytest.warns(PrelaxWarning):
         evaluate(run, ["knn"], device="cpu")
-    assert run.evals()["knn"]["unfinished"]
+    with pytest.warns(PrelaxWarning):
+        effects(run, operations=["rotation"], draws=1, device="cpu", images=20)
+    assert all(result["unfinished"] for result in run.evals().values())
+    assert len(run.evals()) == 2
+    (run.path / "report.html").write_text("of an epoch that is past")
     pretrain(settings, run.path, resume=True, progress=False)
     assert run.evals() == {}
+    assert not (run.path / "report.html").exists()
     assert not torch.equal(load(run.path).backbone.conv1.weight, early)
 
 
@@ -285,3 +291,6 @@ def test_places_of_data_are_kept_whole(tmp_path: Path, monkeypatch: pytest.Monke
     assert (data.root, data.labels, data.test_root) == (tmp_path / "photos", tmp_path / "a.csv", None)
     several = "s-{0..4}.tar::pipe:cat x.tar::https://host/s.tar"
     assert with_whole_paths(tiny(f"data.shards={several}")).data.shards == f"{tmp_path}/{several}"
+    for whole in ("{/a/s,/b/s}.tar", "{x/s,/b/s}.tar", "/a/s.tar"):
+        assert with_whole_paths(tiny(f"data.shards={whole}")).data.shards == whole
+    assert with_whole_paths(tiny("data.shards={a,b}.tar")).data.shards == f"{tmp_path}/{{a,b}}.tar"

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import subprocess
 import sys
@@ -192,3 +193,12 @@ def test_shards_of_other_images_are_refused(shards: str, tmp_path: Path) -> None
             tar.addfile(info, io.BytesIO(held.getvalue()))
     with pytest.raises(PrelaxError, match="not those"):
         pretrain(settings, run.path, resume=True, progress=False)
+
+
+def test_a_run_with_an_older_record_of_its_shards_goes_on(shards: str, tmp_path: Path) -> None:
+    settings = resolve("folder", [*words(shards), "train.epochs=1"])
+    run = pretrain(settings, tmp_path / "run", progress=False)
+    about = json.loads((run.path / "data.json").read_text())
+    del about["contents"]
+    run.write("data.json", json.dumps(about))
+    pretrain(settings, run.path, resume=True, progress=False)

@@ -336,3 +336,43 @@ def test_what_is_measured_on_is_named(tmp_path: Path) -> None:
     settings = open_settings(tmp_path / "photos", "train.epochs=1", *SMALL)
     pretrain(settings, tmp_path / "run", progress=False, say=heard.append)
     assert f"what is measured on is in {tmp_path}/photos/val" in heard
+
+
+def test_a_run_whose_photos_were_moved_is_told_where_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, run = photos(tmp_path / "photos", 40), tmp_path / "run"
+    assert main([*words_of(root, run), "--quiet"]) == 0
+    root.rename(tmp_path / "moved")
+    assert main(["evaluate", str(run), "--protocol", "knn"]) == 2
+    assert "pretrain RUN --resume data.root=FOLDER" in capsys.readouterr().err
+    assert main(["pretrain", str(run), "--resume", f"data.root={tmp_path}/moved"]) == 0
+    assert f"prelax search {run} '{tmp_path}/moved/" in capsys.readouterr().out
+    assert Run.open(run).settings.data.root == tmp_path / "moved"
+    assert main(["evaluate", str(run), "--protocol", "knn"]) == 0
+
+
+def test_labels_keyed_by_the_folder_as_it_was_typed_are_found_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos(tmp_path / "my" / "photos", 40, classes=())
+    lines = [f"my/photos/photo {i}.png,{'odd' if i % 2 else 'even'}" for i in range(40)]
+    (tmp_path / "labels.csv").write_text("\n".join(["path,label", *lines]))
+    monkeypatch.chdir(tmp_path)
+    assert main([*words_of(Path("my/photos"), Path("run")), "data.labels=labels.csv", "--quiet"]) == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(["evaluate", "../run", "--protocol", "knn", "--quiet"]) == 0
+
+
+def test_what_was_held_out_and_cannot_be_read_is_named_once(tmp_path: Path) -> None:
+    root, run = photos(tmp_path / "photos", 60), tmp_path / "run"
+    for number in range(40):
+        (root / "red" / f"bad {number}.png").write_bytes(b"no image")
+    (root / "red" / "gone.png").symlink_to(tmp_path / "nothing")
+    assert main(words_of(root, run)) == 0
+    first = (run / "log.txt").read_text()
+    assert main(["pretrain", str(run), "--resume"]) == 0
+    later = (run / "log.txt").read_text()
+    assert first.count("gone.png") == 1
+    assert later.count("(held out)") == first.count("(held out)") > 0

@@ -142,9 +142,12 @@ def note_held_out(run: Any) -> None:
     """Names in the log what could not be read among the images held out: training did not open them."""
     from prelax.data import load
 
+    log = run.path / "log.txt"
+    told = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     with contextlib.suppress(PrelaxError):  # none are held out
         for path, reason in load(run.settings.data, "test").skipped:
-            run.log(f"skipped {path}: {reason} (held out)")
+            if f"skipped {path}: " not in told:
+                run.log(f"skipped {path}: {reason} (held out)")
 
 
 def next_commands(run: Any) -> list[str]:

@@ -138,8 +138,12 @@ def _folder(path: Path | None, key: str) -> Path:
         raise PrelaxError(f"{key} is not set; it names the folder of images, for example {key}=./photos")
     path = path.expanduser()
     if not path.is_dir():
-        hint = "" if path.exists() else f"; if it was moved, say where it is: {key}=FOLDER, or --root FOLDER for a run"
-        raise PrelaxError(f"{key}: {path} is {'not a folder' if path.exists() else 'not there'}{hint}")
+        if path.exists():
+            raise PrelaxError(f"{key}: {path} is not a folder")
+        raise PrelaxError(
+            f"{key}: {path} is not there; if it was moved, say where it is: {key}=FOLDER "
+            f"(to a run: `prelax pretrain RUN --resume {key}=FOLDER`)"
+        )
     return path
 
 

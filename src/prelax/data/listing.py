@@ -156,11 +156,12 @@ def csv_labels(listing: Listing, root: Path, table: dict[str, str]) -> list[str 
         prefix = ""
     prefix = "" if prefix == "./" else prefix
     bare = Counter(name.rpartition("/")[2] for name in listing.names)
-    here = os.path.relpath(listing.root)  # as it is typed from where one is
+    parts = listing.root.parts  # the folder as one may have typed it: /a/photos, a/photos or photos
+    ends = [str(listing.root), *("/".join(parts[-depth:]) for depth in range(1, len(parts)))]
     found: list[str | None] = []
     for name in listing.names:
         last = name.rpartition("/")[2]
-        keys = (prefix + name, name, f"{listing.root}/{name}", f"{here}/{name}", *((last,) if bare[last] == 1 else ()))
+        keys = (prefix + name, name, *(f"{end}/{name}" for end in ends), *((last,) if bare[last] == 1 else ()))
         found.append(next((table[key] for key in keys if table.get(key)), None))
     return found
 

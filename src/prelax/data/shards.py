@@ -58,6 +58,7 @@ class ShardSet:
     notes: list[str] = field(default_factory=list)
     mix: int = 8
     digest: str = ""
+    contents: str = ""
     paths: None = None
     skipped: tuple[()] = ()
 
@@ -137,8 +138,11 @@ def open_shards(
     number: dict[str | None, int] = {name: i for i, name in enumerate(classes)} | {None: -1}
     known = torch.tensor([number[label] for label in named]) if classes else None
     notes.append(f"{len(named):,} images in {len(urls)} shards")
-    digest = hashlib.blake2b(json.dumps([read, hashes]).encode(), digest_size=16).hexdigest()  # wherever they lie
-    return ShardSet("shards", urls, [len(r) for r in read], plan, known, classes, notes, mix, digest)
+    # Wherever they lie: what they are labelled, and what they hold.
+    digest, contents = (
+        hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest() for told in (read, hashes)
+    )
+    return ShardSet("shards", urls, [len(r) for r in read], plan, known, classes, notes, mix, digest, contents)
 
 
 def shards_of(settings: DataSettings, progress: Callable[[int, int], None] | None = None) -> ShardSet:

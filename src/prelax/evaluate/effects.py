@@ -66,7 +66,7 @@ def effects(
         images: at most so many test images.
         protocol: the name of the file.
     """
-    began = time.perf_counter()
+    began, unfinished = time.perf_counter(), run.unfinished
     loaded = load(run.path, device)
     test, reader, read_by = who_reads(run, loaded, on, seed)
     if images is not None and images < len(test):
@@ -104,7 +104,8 @@ def effects(
     if (root := root_of(target)) is not None:
         result["root"] = root
     elsewhere = (target.source, root) != (own.source, root_of(own))
-    run.write_eval(free_name(run, f"{protocol}-{target.label}", root) if elsewhere else protocol, result)
+    named = free_name(run, f"{protocol}-{target.label}", root) if elsewhere else protocol
+    run.write_eval(named, result, unfinished)
     return result
 
 

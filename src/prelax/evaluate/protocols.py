@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,17 @@ from prelax.config import DataSettings, EvaluateSettings, nearest
 from prelax.data import SOURCES
 from prelax.errors import PrelaxError
 from prelax.evaluate.finetune import finetune
-from prelax.evaluate.probe import Outcome, knn, knn_few, linear, linear_fast, linear_few, linear_tta, logistic
+from prelax.evaluate.probe import (
+    Outcome,
+    knn,
+    knn_few,
+    linear,
+    linear_fast,
+    linear_few,
+    linear_tta,
+    logistic,
+    neighbours,
+)
 from prelax.evaluate.residual import probe_residual
 from prelax.evaluate.retrieval import precision
 from prelax.evaluate.subject import Subject, random_subject, subject
@@ -87,6 +97,7 @@ def evaluate(
             the first writes them.
     """
     protocols = check(protocols)
+    unfinished = run.unfinished
     loaded = load(run.path, device)
     on = dataset(on, loaded.settings.data, loaded.channels)
     own = loaded.settings.data
@@ -105,10 +116,9 @@ def evaluate(
         result["dataset"] = target.label
         if target.source == "folder" and target.root is not None:
             result["root"] = str(target.root.expanduser().resolve())
-        if run.unfinished:
-            result["unfinished"] = True
         if not shared or rank() == 0:
-            run.write_eval(free_name(run, f"{name}-{target.label}", result.get("root")) if elsewhere else name, result)
+            named = free_name(run, f"{name}-{target.label}", result.get("root")) if elsewhere else name
+            run.write_eval(named, result, unfinished)
         results.append(result)
     return results
 
@@ -192,6 +202,13 @@ def untested(judged: Subject) -> list[str]:
     """The classes that have training images and no test image: nothing is said about them."""
     trained, tested = (set(judged.labels(split).unique().tolist()) for split in ("train", "test"))
     return [name for label, name in enumerate(judged.train.classes) if label in trained - tested]
+
+
+def made_as_now(found: Mapping[str, Any], wanted: EvaluateSettings, seed: int = 0) -> bool:
+    """Whether a result was made with these settings and by the rules of today."""
+    k, images = found.get("settings", {}).get("k"), found.get("train_images", 0)
+    by_rule = found.get("protocol") != "knn" or k == neighbours(wanted.knn_k, images)
+    return by_rule and (found.get("evaluate"), found.get("seed")) == (wanted.model_dump(), seed)
 
 
 def describe(device: torch.device) -> str:

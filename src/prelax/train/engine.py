@@ -50,7 +50,7 @@ class Engine:
         self.settings, self.device, self.process = settings, device, process
         self.images = len(images)
         train = settings.train
-        self.batch = min(train.batch_size, self.images)
+        self.batch = min(train.batch_size, self.images // process.world * process.world)
         if self.batch % process.world:
             raise PrelaxError(f"train.batch_size={self.batch} does not divide among {process.world} processes")
         if self.batch // process.world < 2:

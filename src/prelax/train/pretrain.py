@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -114,6 +115,10 @@ def begin(
     with run.lock() if process.writes else contextlib.nullcontext():
         if process.writes:
             remove_leftovers(run.path, WRITTEN)
+            if resume and run.unfinished:
+                run.drop_unfinished()
+            if resume:
+                run.keep_places(settings)
             note_data(run, images, recorded)
             for line in chosen:
                 run.log(line)
@@ -180,7 +185,8 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
                     save(run, engine, epoch, 0)
                 raise KeyboardInterrupt
     if process.writes:
-        run.drop_unfinished()
+        if run.unfinished:
+            run.drop_unfinished()  # measured while it was trained
         run.save_backbone(engine.objective.network.backbone.state_dict())
         run.log(f"finished {epochs} epochs")
     return run
@@ -246,7 +252,10 @@ def with_whole_paths(settings: Settings) -> Settings:
     }
     if data.shards is not None:
         parts = data.shards.split("::")
-        found["shards"] = "::".join(part if remote(part) else str(here / Path(part).expanduser()) for part in parts)
+        found["shards"] = "::".join(
+            part if remote(part) or re.match(r"\{(.*,)?[/~]", part) else str(here / Path(part).expanduser())
+            for part in parts
+        )
     return settings.model_copy(update={"data": data.model_copy(update=found)})
 
 
@@ -279,7 +288,7 @@ def check_data(run: Run, images: ImageSet | ShardSet) -> bool:
             "with, or begin a new run"
         )
     if isinstance(images, ShardSet):
-        if shards != images.digest:
+        if shards != images.digest or before.get("contents", images.contents) != images.contents:
             raise PrelaxError(f"the shards are not those {run.path} began with; bring those back, or begin a new run")
     else:
         for was, now, what in zip(known, digests_of(images), ("not those", "not in the order"), strict=True):
@@ -296,12 +305,16 @@ def note_data(run: Run, images: ImageSet | ShardSet, recorded: bool = False) -> 
     if not recorded:
         about: dict[str, Any] = {"images": len(images)}
         if isinstance(images, ShardSet):
-            about["shards"] = images.digest
+            about["shards"], about["contents"] = images.digest, images.contents
         else:
             about["digest"], about["order"] = digests_of(images)
         about["labelled"] = 0 if images.labels is None else int((images.labels >= 0).sum())
         about["first"] = images.paths[0] if images.paths else None
         run.write("data.json", json.dumps(about) + "\n")
+    elif images.paths:  # they may have been moved
+        about = json.loads((run.path / "data.json").read_text(encoding="utf-8"))
+        if about.get("first") != images.paths[0]:
+            run.write("data.json", json.dumps(about | {"first": images.paths[0]}) + "\n")
     for note in images.notes:
         run.log(note)
     if images.skipped:
