@@ -98,6 +98,10 @@ def test_a_residual_at_chance_ignores_its_pretext():
     finding = told([line(1), line(2, **{"loss/rotpl": 1.385})])["pretext"]
     assert not finding.fine
     assert "1.386" in finding.found
+    assert "no up and down" not in finding.found  # the relative angle can always be told
+    alone = resolve("digits/prelax-rot", ["method.pl_anchor=none"])
+    finding = next(f for f in diagnose([line(1), line(2, **{"loss/rotpl": 1.385})], alone) if f.what == "pretext")
+    assert "no up and down" in finding.found
 
 
 def test_a_relative_angle_that_is_read_without_effort_teaches_little():

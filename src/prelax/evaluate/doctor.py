@@ -187,6 +187,16 @@ def chance(specs: Sequence[Target], reduction: str, rates: Mapping[str, float]) 
     return sum(losses) if reduction == "sum" else sum(losses) / max(len(losses), 1)
 
 
+def no_up(settings: Settings) -> str:
+    """What to try where an angle cannot be told because there is none."""
+    if settings.method.relax != "rotation" or settings.method.pl_anchor != "none":
+        return ""
+    return (
+        "; images that have no up and down (from a microscope, from above) have no angle to tell: relax something else "
+        "(`prelax augmentations RUN` names it), or take method.name=simsiam"
+    )
+
+
 def ignores_pretext(metrics: Lines, settings: Settings) -> Finding | None:
     """Whether the residual's heads do better than a guess."""
     told = []
@@ -206,7 +216,7 @@ def ignores_pretext(metrics: Lines, settings: Settings) -> Finding | None:
             "pretext",
             f"the residual ignores its pretext: {figures}; train longer, or try "
             f"{'' if settings.method.similarity == 'both' else 'method.similarity=both, '}"
-            "a higher method.gamma or train.warmup_epochs=10",
+            f"a higher method.gamma or train.warmup_epochs=10{no_up(settings) if 'loss/rotpl' in deaf else ''}",
             deaf,
         )
     easy = {key: EASY * guess for share, key, _, guess in told if key == "loss/rotpl" and share < EASY}
