@@ -367,20 +367,6 @@ def test_an_error_speaks_in_one_line() -> None:
     assert "\n" not in str(PrelaxError("one line"))
 
 
-def test_list_settings_prints_what_the_page_of_settings_has(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "settings", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    page = (Path(__file__).parents[1] / "docs" / "settings.md").read_text(encoding="utf-8")
-    lines = [line.replace("`", "") for line in page.splitlines() if line.startswith("| `")]
-    shown = [
-        " | ".join([row["key"], row["default"].replace("none", ""), row["values"], row["what"].replace("`", "")])
-        for row in rows
-    ]
-    assert [f"| {line} |" for line in shown] == lines
-    defaults = {row["key"]: row["default"] for row in rows}
-    assert (defaults["data.download"], defaults["train.stop_on_collapse"]) == ("false", "true")
-
-
 def test_a_title_longer_than_its_table_is_not_folded(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -404,21 +390,3 @@ def test_a_folder_given_as_a_recipe_is_told_how_to_train_on_it(
     assert said.count("\n") == 1
     assert "prelax pretrain folder data.root=photos" in said
     assert "did you mean" not in said
-
-
-def test_the_page_of_the_theorems_shows_what_its_python_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[1] / "docs" / "theory.md").read_text(encoding="utf-8")
-    block, shown = re.search(
-        r"```python\n([^`]*?worked_example.*?)```\n\n((?:    [^\n]*\n)+)", page, re.DOTALL
-    ).groups()
-    exec(compile(block, "theory.md", "exec"), {})
-    assert capsys.readouterr().out.splitlines() == [line.strip() for line in shown.splitlines()]
-
-
-def test_the_example_of_an_own_augmentation_shows_that_something_is_learnt() -> None:
-    script = Path(__file__).parents[1] / "examples" / "own_augmentation.py"
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    first, last = (float(number) for number in re.search(r"first epoch (\S+), epoch 5 (\S+)", done.stdout).groups())
-    assert last < first < 1
-    assert last < 0.5  # a guess: 1

@@ -4,6 +4,7 @@ A page is read from top to bottom, in a folder that holds nothing but ``photos``
 are run; the others want hours or other people's files, and go through the program's own reading of them.
 """
 
+import json
 import os
 import re
 import runpy
@@ -146,3 +147,17 @@ def test_every_recipe_and_table_the_pages_name_exists() -> None:
 def test_the_page_of_settings_is_of_these_settings() -> None:
     page = runpy.run_path(str(ROOT / "docs" / "make_settings.py"))["page"]
     assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == page(), "run python docs/make_settings.py"
+
+
+def test_list_settings_prints_what_the_page_of_settings_has(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "settings", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    page = (Path(__file__).parents[1] / "docs" / "settings.md").read_text(encoding="utf-8")
+    lines = [line.replace("`", "") for line in page.splitlines() if line.startswith("| `")]
+    shown = [
+        " | ".join([row["key"], row["default"].replace("none", ""), row["values"], row["what"].replace("`", "")])
+        for row in rows
+    ]
+    assert [f"| {line} |" for line in shown] == lines
+    defaults = {row["key"]: row["default"] for row in rows}
+    assert (defaults["data.download"], defaults["train.stop_on_collapse"]) == ("false", "true")

@@ -2,6 +2,9 @@
 
 import importlib.util
 import math
+import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -45,3 +48,12 @@ def test_an_augmentation_of_ones_own_can_be_relaxed() -> None:
 
 def test_the_crop_can_be_relaxed_for_scans() -> None:
     assert example("medical_crop").main() > 40  # guessing: 20
+
+
+def test_the_example_of_an_own_augmentation_shows_that_something_is_learnt() -> None:
+    script = Path(__file__).parents[1] / "examples" / "own_augmentation.py"
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first, last = (float(number) for number in re.search(r"first epoch (\S+), epoch 5 (\S+)", done.stdout).groups())
+    assert last < first < 1
+    assert last < 0.5  # a guess: 1

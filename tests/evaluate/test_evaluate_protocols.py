@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from PIL import Image
 from prelax.cli import main
 from prelax.config import DataSettings, EvaluateSettings
 from prelax.data import load as load_data
-from prelax.data import subset
 from prelax.errors import PrelaxError
 from prelax.evaluate import PROTOCOLS, evaluate, probe, protocols, subject
 from prelax.evaluate.features import fingerprint
@@ -30,8 +28,7 @@ from prelax.evaluate.probe import (
     sets_for,
     tta_views,
 )
-from prelax.evaluate.protocols import PROBES, dataset, made_as_now, place, untested
-from prelax.evaluate.retrieval import precision
+from prelax.evaluate.protocols import PROBES
 from prelax.evaluate.subject import probe_crops, random_subject, settle_norms
 from prelax.evaluate.transfer import transfer
 from prelax.loading import load
@@ -77,41 +74,6 @@ def test_the_knn_figure_is_that_of_the_plain_function(judged, loaded):
 def test_k_is_at_most_a_tenth_of_the_training_images_and_the_result_says_so(judged):
     told = knn(judged, EvaluateSettings(knn_k=100_000)).settings
     assert (told["k"], told["asked_k"]) == (129, 100_000)
-
-
-def test_a_small_set_of_unequal_classes_is_not_judged_by_the_largest(judged, monkeypatch):
-    """Three classes that lie apart, 120, 40 and 30 images: every one is told, though 200 neighbours were asked."""
-    labels = torch.tensor([0] * 120 + [1] * 40 + [2] * 30)
-    features = 3.0 + torch.eye(3)[labels]
-    train = replace(judged.train, images=judged.train.images[:190], labels=labels, classes=["a", "b", "c"], paths=None)
-    small = replace(judged, train=train, test=train)
-    monkeypatch.setattr(type(small), "features", lambda self, split: features)
-    assert knn(small, EvaluateSettings()).score.mean == 100.0
-
-
-def test_a_class_without_a_test_image_is_named(judged):
-    some = replace(judged, test=subset(judged.test, (judged.test.labels != 3).nonzero()[:, 0]))
-    assert untested(judged) == []
-    assert untested(some) == ["3"]
-
-
-def test_retrieval_among_few_images_looks_at_fewer(judged):
-    nine = replace(judged, test=subset(judged.test, torch.arange(9)), kept={})
-    assert precision(nine, EvaluateSettings()).settings["k"] == 4
-
-
-def test_the_runs_own_folder_by_another_path_is_not_another_dataset(tmp_path, monkeypatch):
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "photos")
-    monkeypatch.chdir(tmp_path)
-    places = {place(DataSettings(source="folder", root=Path(root))) for root in ("photos", "link", tmp_path / "photos")}
-    assert len(places) == 1
-
-
-def test_a_named_dataset_is_not_looked_for_among_the_photos_of_a_run():
-    own = DataSettings(source="folder", root=Path("photos"), image_size=32)
-    assert dataset("cifar10", own, 3).root is None
-    assert dataset("cifar100", DataSettings(source="cifar10", root=Path("data")), 3).root == Path("data")
 
 
 def test_the_views_of_large_test_images_are_the_whole_and_boxes_of_seven_eighths(judged, loaded, monkeypatch):
@@ -404,17 +366,3 @@ def test_a_dataset_of_other_channels_is_refused(run, tmp_path):
 def test_every_protocol_has_a_line_and_something_that_runs_it():
     assert set(PROBES) | {"residual"} == set(PROTOCOLS)
     assert set(protocols.FLOOR.values()) <= set(PROBES)
-
-
-def test_a_knn_figure_by_another_rule_is_not_one_of_today():
-    wanted = EvaluateSettings(knn_k=200)
-    found = {
-        "protocol": "knn",
-        "settings": {"k": 100},
-        "train_images": 1000,
-        "seed": 0,
-        "evaluate": wanted.model_dump(),
-    }
-    assert made_as_now(found, wanted)
-    assert not made_as_now(found | {"settings": {"k": 200}}, wanted)
-    assert not made_as_now(found, EvaluateSettings(knn_k=20))

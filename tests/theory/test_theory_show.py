@@ -75,3 +75,12 @@ def test_the_examples_in_the_page_run(tmp_path, monkeypatch):
     assert blocks
     for block in blocks:
         exec(compile(block, "theory.md", "exec"), {"__name__": "docs"})
+
+
+def test_the_page_of_the_theorems_shows_what_its_python_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
+    block, shown = re.search(
+        r"```python\n([^`]*?worked_example.*?)```\n\n((?:    [^\n]*\n)+)", page, re.DOTALL
+    ).groups()
+    exec(compile(block, "theory.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == [line.strip() for line in shown.splitlines()]

@@ -44,7 +44,7 @@ def evaluate(
     [bold]prelax evaluate runs/NAME --on cifar100 --root ~/data --protocol knn,linear[/bold] ·
     [bold]torchrun --nproc-per-node 2 -m prelax evaluate runs/NAME[/bold]
     """
-    from prelax.evaluate.protocols import check, evaluate
+    from prelax.evaluate.protocols import check, evaluate, notes
     from prelax.run import Run
     from prelax.train import joined
 
@@ -62,8 +62,8 @@ def evaluate(
     for result in results:
         if "targets" in result and not state.json:
             show(result, told(result), "what a linear reader tells of the augmentations")
-    for remark in remarks(results):
-        say(remark)
+    for note in dict.fromkeys(note for result in results for note in notes(result)):
+        say(note)
     say(f"the figures are in {run / 'eval'}")
 
 
@@ -80,20 +80,6 @@ def line(result: dict[str, Any]) -> dict[str, Any]:
         "test images": result["test_images"],
         "seconds": result["seconds"],
     }
-
-
-def remarks(results: list[dict[str, Any]]) -> list[str]:
-    """What a figure's reader should know and the table does not say."""
-    found = []
-    for result in results:
-        said, asked = result.get("settings", {}), result.get("settings", {}).get("asked_k")
-        if asked is not None and said["k"] != asked:
-            found.append(f"{result['protocol']}: the {said['k']} nearest vote, a tenth of the images, not {asked}")
-        if left_out := result.get("test_images_left_out_as_seen"):
-            found.append(f"{left_out} test images are left out: they were trained on, pixel for pixel")
-        if empty := result.get("classes_without_test_images"):
-            found.append(f"no test image is of {', '.join(empty[:5])}{', ...' if len(empty) > 5 else ''}")
-    return list(dict.fromkeys(found))
 
 
 def told(result: dict[str, Any]) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ HOW = {
 
 def load_known(settings: DataSettings, split: str, progress: Callable[[int, int], None] | None = None) -> ImageSet:
     """Tiny ImageNet, Imagenette or ImageNet (by ``settings.source``) from their folders; the test set is their val."""
-    name, root = settings.source, _found(settings)
+    name, root = settings.source, located(settings)
     # Without this, an unlabelled test/ beside val/ could be taken for the test set.
     test_root = settings.test_root or root / "val"
     settings = settings.model_copy(update={"root": root, "test_root": test_root})
@@ -42,10 +42,10 @@ def load_known(settings: DataSettings, split: str, progress: Callable[[int, int]
 
 def training_names(settings: DataSettings) -> set[str]:
     """The names of the training files of such a set, without folder and ending."""
-    return {PurePosixPath(name).stem for name in scan(_found(settings) / "train").names}
+    return {PurePosixPath(name).stem for name in scan(located(settings) / "train").names}
 
 
-def _found(settings: DataSettings) -> Path:
+def located(settings: DataSettings) -> Path:
     """The folder that holds train and val."""
     name = settings.source
     usual, how = HOW[name]

@@ -19,7 +19,7 @@ def missing(data: DataSettings) -> str | None:
         return None
     try:
         if data.source in known.HOW:
-            known._found(data)
+            known.located(data)
         elif data.source in ("cifar10", "cifar100"):
             root = (data.root or cache_folder(data.cache) / data.source).expanduser()
             if find(data.source, root) is None:

@@ -26,7 +26,7 @@ from prelax.evaluate.alone import features_under, similarity, similarity_of_othe
 from prelax.evaluate.features import extract
 from prelax.evaluate.knn import accuracy
 from prelax.evaluate.logistic import choose_logistic
-from prelax.evaluate.protocols import free_name
+from prelax.evaluate.protocols import free_name, place, root_of
 from prelax.evaluate.subject import Subject, subject
 from prelax.loading import Loaded, load, views_of
 from prelax.nets.heads import pretext_head
@@ -103,15 +103,9 @@ def effects(
     }
     if (root := root_of(target)) is not None:
         result["root"] = root
-    elsewhere = (target.source, root) != (own.source, root_of(own))
-    named = free_name(run, f"{protocol}-{target.label}", root) if elsewhere else protocol
+    named = free_name(run, f"{protocol}-{target.label}", root) if place(target) != place(own) else protocol
     run.write_eval(named, result, unfinished)
     return result
-
-
-def root_of(data: DataSettings) -> str | None:
-    """Where a folder of images lies, as results say it; None for a known dataset."""
-    return str(data.root.expanduser().resolve()) if data.source == "folder" and data.root is not None else None
 
 
 # -- who judges ----------------------------------------------------------------------------------------------------

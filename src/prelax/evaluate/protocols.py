@@ -26,6 +26,7 @@ from prelax.evaluate.probe import (
     logistic,
     neighbours,
 )
+from prelax.evaluate.relaxing import FEW
 from prelax.evaluate.residual import probe_residual
 from prelax.evaluate.retrieval import precision
 from prelax.evaluate.subject import Subject, random_subject, subject
@@ -114,8 +115,8 @@ def evaluate(
         else:
             result = probe_residual(run, loaded, on=on, seed=seed)
         result["dataset"] = target.label
-        if target.source == "folder" and target.root is not None:
-            result["root"] = str(target.root.expanduser().resolve())
+        if (root := root_of(target)) is not None:
+            result["root"] = root
         if not shared or rank() == 0:
             named = free_name(run, f"{name}-{target.label}", result.get("root")) if elsewhere else name
             run.write_eval(named, result, unfinished)
@@ -123,9 +124,14 @@ def evaluate(
     return results
 
 
-def place(data: DataSettings) -> tuple[str, Path | None]:
-    """Whose images these are, whichever way their folder is named."""
-    return data.source, data.root.expanduser().resolve() if data.root is not None else None
+def root_of(data: DataSettings) -> str | None:
+    """Where a folder of images lies, whichever way it is named; None for a known dataset, the same wherever it lies."""
+    return str(data.root.expanduser().resolve()) if data.source == "folder" and data.root is not None else None
+
+
+def place(data: DataSettings) -> tuple[str, str | None]:
+    """Whose images these are."""
+    return data.source, root_of(data)
 
 
 def free_name(run: Run, name: str, root: str | None) -> str:
@@ -202,6 +208,24 @@ def untested(judged: Subject) -> list[str]:
     """The classes that have training images and no test image: nothing is said about them."""
     trained, tested = (set(judged.labels(split).unique().tolist()) for split in ("train", "test"))
     return [name for label, name in enumerate(judged.train.classes) if label in trained - tested]
+
+
+def notes(result: Mapping[str, Any]) -> list[str]:
+    """What the reader of a figure should know about how it was measured."""
+    found, said = [], result.get("settings")
+    asked, k = (said.get("asked_k"), said.get("k")) if isinstance(said, Mapping) else (None, None)
+    if k != asked and isinstance(asked, int):
+        found.append(f"The {k} nearest vote, a tenth of the images, not {asked}.")
+    images, seen = (result.get(key) for key in ("test_images", "test_images_left_out_as_seen"))
+    if isinstance(images, int) and 0 < images < FEW:
+        found.append(f"{images} test images are few: one more or less is {100 / images:.1f} points.")
+    if isinstance(seen, int) and seen:
+        was = "test image is left out: it was" if seen == 1 else "test images are left out: they were"
+        found.append(f"{seen} {was} trained on.")
+    if isinstance(untested := result.get("classes_without_test_images"), list) and untested:
+        more = ", …" if len(untested) > 5 else ""
+        found.append(f"No test image is of {', '.join(map(str, untested[:5]))}{more}.")
+    return found
 
 
 def made_as_now(found: Mapping[str, Any], wanted: EvaluateSettings, seed: int = 0) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from prelax.config import keys
 from prelax.errors import PrelaxError
+from prelax.evaluate.protocols import notes
 from prelax.evaluate.relaxing import FEW
 from prelax.evaluate.transfer import tell_apart
 from prelax.report.content import Bar, Card, Cell, Chart, Effects, Line, Mark, Row, Setting, Word
@@ -130,21 +131,6 @@ def measures(result: Mapping[str, Any]) -> dict[str, Cell]:
     for key, value in result.items():
         if key not in ABOUT and finite(value) is not None:
             found[key] = Cell(finite(value), finite((floors or {}).get(key)), None, count, **about)
-    return found
-
-
-def notes(result: Mapping[str, Any]) -> list[str]:
-    """What the reader of a figure should know about its test images."""
-    found = []
-    images, seen = finite(result.get("test_images")), finite(result.get("test_images_left_out_as_seen"))
-    if images is not None and 0 < images < FEW:
-        found.append(f"{images:.0f} test images are few: one more or less is {100 / images:.1f} points.")
-    if seen:
-        was = "test image is left out: it was" if seen == 1 else "test images are left out: they were"
-        found.append(f"{seen:.0f} {was} trained on.")
-    if isinstance(untested := result.get("classes_without_test_images"), list) and untested:
-        more = ", …" if len(untested) > 5 else ""
-        found.append(f"No test image is of {', '.join(map(str, untested[:5]))}{more}.")
     return found
 
 

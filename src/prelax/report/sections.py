@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections.abc import Sequence
 from html import escape
 
 from prelax.evaluate.relaxing import FAR, FEW
@@ -263,15 +264,13 @@ def residual(page: Page) -> str:
             "How well a linear reader tells, from the residual between two views of a new image, what was done to it. "
             "The tick is what the residual of random weights tells (where that was not measured, a guess)."
         )
-        bars = "".join(bar(one, 100.0, "random weights") for one in page.bars)
-        html += f'<p class="lead">{lead}</p>{legend(page, dashed=False)}<div class="card bars">{bars}</div>'
+        html += panel(lead, page.bars, 100.0, "random weights", legend(page, dashed=False))
     if page.moves:
         lead = (
             "How far each augmentation alone moves the features: cosine with those of the untouched image. "
             "At 1 the backbone ignores the augmentation; the tick is the cosine of two different images."
         )
-        bars = "".join(bar(one, 1.0, "different images") for one in page.moves)
-        html += f'<p class="lead second">{lead}</p><div class="card bars">{bars}</div>'
+        html += panel(lead, page.moves, 1.0, "different images")
     return html
 
 
@@ -286,8 +285,7 @@ def augmentations(page: Page) -> str:
             "The tick is the accuracy on untouched images: what lies far left of it changes what an image means here, "
             "and is a candidate for <code>method.relax</code>."
         )
-        bars = "".join(bar(one, 100.0, "untouched images") for one in told.accuracy)
-        html += f'<p class="lead">{lead}</p>{legend(page, dashed=False)}<div class="card bars">{bars}</div>'
+        html += panel(lead, told.accuracy, 100.0, "untouched images", legend(page, dashed=False))
     if told.moved:
         lead = (
             "How far one augmentation alone moves the features of an image, in per cent of the distance to another "
@@ -296,10 +294,15 @@ def augmentations(page: Page) -> str:
         )
         lead = " ".join([*map(escape, told.remarks), lead])
         top = max(100.0, *(cell.value or 0.0 for one in told.moved for cell in one.cells if cell is not None))
-        bars = "".join(bar(one, top, "another image") for one in told.moved)
-        second, names = (" second", "") if told.accuracy else ("", legend(page, dashed=False))
-        html += f'<p class="lead{second}">{lead}</p>{names}<div class="card bars">{bars}</div>'
+        html += panel(lead, told.moved, top, "another image", None if told.accuracy else legend(page, dashed=False))
     return html
+
+
+def panel(lead: str, bars: Sequence[Bar], top: float, tick: str, names: str | None = None) -> str:
+    """Bars from 0 to ``top`` under a lead; the first of a room has the names of the runs."""
+    drawn = "".join(bar(one, top, tick) for one in bars)
+    second = " second" if names is None else ""
+    return f'<p class="lead{second}">{lead}</p>{names or ""}<div class="card bars">{drawn}</div>'
 
 
 def bar(one: Bar, top: float, floor: str) -> str:

@@ -1,0 +1,81 @@
+"""What is said of small, odd or oddly named sets of images, and by which rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from prelax.config import DataSettings, EvaluateSettings
+from prelax.data import subset
+from prelax.evaluate import subject
+from prelax.evaluate.probe import knn
+from prelax.evaluate.protocols import dataset, made_as_now, notes, place, untested
+from prelax.evaluate.retrieval import precision
+from prelax.loading import load
+
+
+@pytest.fixture(scope="module")
+def judged(trained):
+    return subject.subject(load(trained.path))
+
+
+def test_a_small_set_of_unequal_classes_is_not_judged_by_the_largest(judged, monkeypatch):
+    """Three classes that lie apart, 120, 40 and 30 images: every one is told, though 200 neighbours were asked."""
+    labels = torch.tensor([0] * 120 + [1] * 40 + [2] * 30)
+    features = 3.0 + torch.eye(3)[labels]
+    train = replace(judged.train, images=judged.train.images[:190], labels=labels, classes=["a", "b", "c"], paths=None)
+    small = replace(judged, train=train, test=train)
+    monkeypatch.setattr(type(small), "features", lambda self, split: features)
+    assert knn(small, EvaluateSettings()).score.mean == 100.0
+
+
+def test_a_class_without_a_test_image_is_named(judged):
+    some = replace(judged, test=subset(judged.test, (judged.test.labels != 3).nonzero()[:, 0]))
+    assert untested(judged) == []
+    assert untested(some) == ["3"]
+
+
+def test_retrieval_among_few_images_looks_at_fewer(judged):
+    nine = replace(judged, test=subset(judged.test, torch.arange(9)), kept={})
+    assert precision(nine, EvaluateSettings()).settings["k"] == 4
+
+
+def test_the_runs_own_folder_by_another_path_is_not_another_dataset(tmp_path, monkeypatch):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    places = {place(DataSettings(source="folder", root=Path(root))) for root in ("photos", "link", tmp_path / "photos")}
+    assert len(places) == 1
+
+
+def test_a_named_dataset_is_not_looked_for_among_the_photos_of_a_run():
+    own = DataSettings(source="folder", root=Path("photos"), image_size=32)
+    assert dataset("cifar10", own, 3).root is None
+    assert dataset("cifar100", DataSettings(source="cifar10", root=Path("data")), 3).root == Path("data")
+
+
+def test_a_knn_figure_by_another_rule_is_not_one_of_today():
+    wanted = EvaluateSettings(knn_k=200)
+    found = {
+        "protocol": "knn",
+        "settings": {"k": 100},
+        "train_images": 1000,
+        "seed": 0,
+        "evaluate": wanted.model_dump(),
+    }
+    assert made_as_now(found, wanted)
+    assert not made_as_now(found | {"settings": {"k": 200}}, wanted)
+    assert not made_as_now(found, EvaluateSettings(knn_k=20))
+
+
+def test_what_the_reader_of_a_figure_should_know_is_said():
+    found = {"settings": {"k": 16, "asked_k": 200}, "test_images": 9, "test_images_left_out_as_seen": 1}
+    told = " ".join(notes({**found, "classes_without_test_images": ["a", "b"]}))
+    for part in ("16 nearest vote", "11.1 points", "1 test image is left out", "No test image is of a, b."):
+        assert part in told
+    assert (
+        notes({"settings": {"k": 200, "asked_k": 200}, "test_images": 10_000, "test_images_left_out_as_seen": 0}) == []
+    )
