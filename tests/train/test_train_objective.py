@@ -1,5 +1,7 @@
 """The objective: what it equals, and what its gradient reaches."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -132,6 +134,48 @@ def test_essls_small_views_reach_the_backbone_and_not_the_projector() -> None:
     given.small.requires_grad_()
     net(given)[0].backward()
     assert net.network.online.projector.norms[0].num_batches_tracked.item() == before + 2
+    assert (given.small.grad.unflatten(0, (4, 8)).abs().sum((1, 2, 3, 4)) > 0).all()
+
+
+def of_all_turns(**method: object) -> tuple[Objective, Views, torch.Tensor, torch.Tensor]:
+    """prelax-turns, views for it, and their embeddings: of views 1 and 2, and of the four copies as one batch."""
+    net, given = objective(name="prelax-turns", **method), copies(6, small=True)
+    given = replace(given, targets=[*views(2).targets, {}, {}, {}, {}])
+    project = net.network.online.projector
+    z = project(net.features(net.network.online, given.images))
+    return net, given, z, project(net.network.backbone(given.small))
+
+
+def test_prelax_turns_relaxes_each_turn_of_the_small_crop_by_its_own_residual() -> None:
+    net, given, z, turned = of_all_turns(alpha2=0.6, residual_gradient="full")
+    assert turned.shape == (32, z.shape[-1])
+    p, g = net.network.predict([turned, turned - torch.cat([z[0]] * 4)])  # one batch: statistics over all turns
+    relaxed, target = (p - 0.6 * g).detach().double().numpy(), torch.cat([z[1]] * 4).detach().double().numpy()
+    relaxed /= np.linalg.norm(relaxed, axis=1, keepdims=True)
+    target /= np.linalg.norm(target, axis=1, keepdims=True)
+    assert net(given)[1]["loss/r3s"].item() == pytest.approx(((relaxed - target) ** 2).sum(1).mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize(("anchor", "reads"), [("same", "embedding"), ("none", "embedding"), ("none", "backbone")])
+def test_prelax_turns_reads_the_angle_of_all_four_copies(anchor: str, reads: str) -> None:
+    net, given, z, turned = of_all_turns(pl_anchor=anchor, pl_reads=reads, gamma=0.2, gamma2=0.4)
+    read = turned if reads == "embedding" else net.network.backbone(given.small)
+    logits = net.network.heads["rotpl"](read - torch.cat([z[0]] * 4) if anchor == "same" else read)
+    wanted = torch.nn.functional.cross_entropy(logits, torch.arange(4).repeat_interleave(8)).item()
+    loss, seen = net(given)
+    assert seen["loss/rotpl"].item() == pytest.approx(wanted, rel=1e-4)
+    part = {name.removeprefix("loss/"): value.item() for name, value in seen.items() if name.startswith("loss/")}
+    printed = (part["r2s"] + part["r3s"]) / 2 + 0.1 * part["pl"] + 0.2 * part["rotpl"] + 2 * part["sim"]
+    assert loss.item() == pytest.approx(printed / 4, rel=1e-5)
+
+
+@pytest.mark.parametrize("base", ["simsiam", "byol", "simclr"])
+@pytest.mark.parametrize("norm", ["own", "shared"])
+def test_prelax_turns_trains_on_every_base_from_every_copy(base: str, norm: str) -> None:
+    net, given = objective(name="prelax-turns", base=base, residual_norm=norm, pl_anchor="none"), copies(6, small=True)
+    given = replace(given, targets=[*views(2).targets, {}, {}, {}, {}])
+    given.small.requires_grad_()
+    net(given)[0].backward()
     assert (given.small.grad.unflatten(0, (4, 8)).abs().sum((1, 2, 3, 4)) > 0).all()
 
 

@@ -38,7 +38,7 @@ def test_an_images_views_do_not_depend_on_its_batch() -> None:
         torch.testing.assert_close(a.shown.images[5:], b.shown.images, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["prelax-all", "essl", "looc"])
+@pytest.mark.parametrize("method", ["prelax-all", "prelax-turns", "essl", "looc"])
 def test_views_in_channels_last_are_the_same_views(method: str) -> None:
     plain, last = maker(method), maker(method)
     last.memory_format = torch.channels_last

@@ -58,6 +58,7 @@ class Objective(nn.Module):
         self.settings = settings.method
         self.views = method(settings.method.name).views
         self.full = sum(not view.small for view in self.views)
+        self.copies = tuple(n for n, view in enumerate(self.views, start=1) if view.small)
         # Copies of one view in fixed turns are normalised together: by itself a turn would lose what sets it apart.
         self.apart = 1 if all(view.fixed is not None for view in self.views) else self.full
         self.base = base_of(settings.method)
@@ -91,7 +92,9 @@ class Objective(nn.Module):
             moving_target=self.base == "byol" and bool(self.needs_g),
         )
         self.aims = max((t.views[-1] for t in self.needs_g), default=1)  # views that a moving target has to see
-        if not any(t.kind not in READS or reads[t.kind] == "z" for t in self.terms):
+        embeds = [t for t in self.terms if t.kind not in READS or reads[t.kind] == "z"]
+        self.embeds_small = any(view in self.copies for t in embeds for view in t.views)
+        if not embeds:
             self.network.online.projector.requires_grad_(False)  # it is watched, but has no part in the loss
         self.autocast = False  # bfloat16 in the backbone
         self.together = False  # all views through the backbone as one batch
@@ -117,10 +120,13 @@ class Objective(nn.Module):
         labels: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """From backbone features (and, for a moving target, the target's) to the loss: all that is not convolution."""
-        z = self.network.online.projector(h[: self.full])  # V x B x D
-        t = z.detach() if aim is None else self.network.target.projector(aim).detach()  # type: ignore[union-attr]
+        full = self.network.online.projector(h[: self.full])  # V x B x D
+        z = list(full.unbind(0))
+        if self.embeds_small:
+            z.append(self.network.online.projector(h[self.full :].flatten(0, 1)))  # (copies B) x D, normalised together
+        t = z if aim is None else self.network.target.projector(aim).unbind(0)  # type: ignore[union-attr]
         g = self.predictions(z)
-        total = z.new_zeros(())
+        total = full.new_zeros(())
         seen: dict[str, Tensor] = {}
         for term in self.terms:
             if term.kind in READS:
@@ -133,7 +139,7 @@ class Objective(nn.Module):
             share = sum(other.name == term.name for other in self.terms)
             seen[key] = seen.get(key, 0.0) + loss.detach() / share
         seen["loss"] = total.detach()
-        seen |= self.watch(z.detach())
+        seen |= self.watch(full.detach())
         return total, seen
 
     def features(self, encoder: Encoder, images: Tensor, apart: int | None = None, views: int | None = None) -> Tensor:
@@ -142,9 +148,10 @@ class Objective(nn.Module):
             h = encoder.features(images, apart or self.apart, self.together).float()
         return h.flatten(0, 1).unflatten(0, (views or self.full, -1))
 
-    def residual(self, z: Tensor, i: int, j: int) -> Tensor:
+    def residual(self, z: Sequence[Tensor], i: int, j: int) -> Tensor:
         """r_ij = z_i - z_j, of raw or unit vectors, with the gradient that is configured. Views count from 1."""
         zi, zj = z[i - 1], z[j - 1]
+        zi, zj = like(zi, zj), like(zj, zi)
         if self.settings.residual == "normalised":
             zi, zj = F.normalize(zi, dim=-1), F.normalize(zj, dim=-1)
         if self.settings.residual_gradient == "detach-anchor":
@@ -152,21 +159,26 @@ class Objective(nn.Module):
         residual = zi - zj
         return residual.detach() if self.settings.residual_gradient == "detach" else residual
 
-    def predictions(self, z: Tensor) -> dict[tuple[int, ...], Tensor]:
-        """G of every embedding and residual that a term asks for, in one pass: ``g[i,]`` and ``g[i, j]``."""
+    def predictions(self, z: Sequence[Tensor]) -> dict[tuple[int, ...], Tensor]:
+        """G of every embedding and residual that a term asks for: ``g[i,]`` and ``g[i, j]``."""
         singles = sorted({(t.views[0],) for t in self.needs_g})
         pairs = sorted({self.pair(t) for t in self.needs_g if t.kind == "relax"})
         if not singles:
             return {}
-        asked = [z[i - 1] for (i,) in singles]
+        asked: dict[tuple[int, ...], Tensor] = {(i,): z[i - 1] for (i,) in singles}
         for i, j in pairs:
             r = self.residual(z, i, j)
-            asked.append(r.detach() if self.settings.residual_gradient == "detach-in-g" else r)
-        borrow = None
-        if self.settings.residual_norm == "shared":
-            at = {i: n for n, (i,) in enumerate(singles)}
-            borrow = [*range(len(singles)), *(at.get(i, at.get(j, 0)) for i, j in pairs)]
-        return dict(zip([*singles, *pairs], self.network.predict(asked, borrow), strict=True))
+            asked[i, j] = r.detach() if self.settings.residual_gradient == "detach-in-g" else r
+        found: dict[tuple[int, ...], Tensor] = {}
+        for rows in sorted({len(value) for value in asked.values()}):  # one pass, and one for copies
+            names = [name for name, value in asked.items() if len(value) == rows]
+            borrow = None
+            if self.settings.residual_norm == "shared":
+                at = {name[0]: n for n, name in enumerate(names) if len(name) == 1}
+                borrow = [at.get(name[0], at.get(name[-1], 0)) for name in names]
+            predicted = self.network.predict([asked[name] for name in names], borrow)
+            found |= dict(zip(names, predicted, strict=True))
+        return found
 
     def pair(self, term: Term) -> tuple[int, int]:
         """The residual of a relaxed term, in reverse if so configured: that of R2S, or of R3S where R2S is not."""
@@ -174,9 +186,12 @@ class Objective(nn.Module):
         turned = "r2s" if any(other.name == "r2s" for other in self.terms) else "r3s"
         return (j, i) if self.settings.reverse and term.name == turned else (i, j)
 
-    def alignment(self, term: Term, z: Tensor, t: Tensor, g: Mapping[tuple[int, ...], Tensor]) -> Tensor:
+    def alignment(
+        self, term: Term, z: Sequence[Tensor], t: Sequence[Tensor], g: Mapping[tuple[int, ...], Tensor]
+    ) -> Tensor:
         """A term that compares embeddings: sim, margin or relax, unweighted."""
-        settings, on, target = self.settings, term.views, t[term.views[-1] - 1]
+        settings, on = self.settings, term.views
+        target = like(t[on[-1] - 1].detach(), z[on[0] - 1])
         if term.kind == "margin":
             return margin(g[on[:1]], target, settings.eta)
         if term.kind == "sim":
@@ -187,14 +202,19 @@ class Objective(nn.Module):
         alpha = coefficient(settings, term.alpha)
         p, g_r = g[on[:1]], g[self.pair(term)]
         if self.base == "simclr":
-            return nt_xent(p - alpha * g_r, z[on[2] - 1], settings.temperature)
+            return self.each_copy(p - alpha * g_r, z[on[2] - 1])
         return r2s(p, g_r, target, alpha)
+
+    def each_copy(self, p: Tensor, z: Tensor) -> Tensor:
+        """NT-Xent of a view, or the mean of those of its copies: copies of an image are not each other's negatives."""
+        parts = p.split(len(z))
+        return torch.stack([nt_xent(part, z, self.settings.temperature) for part in parts]).mean()
 
     def pretext(
         self,
         term: Term,
         h: Tensor,
-        z: Tensor,
+        z: Sequence[Tensor],
         drawn: Sequence[Mapping[str, Tensor]],
         relaxed: Sequence[Mapping[str, Tensor]],
         labels: Tensor | None,
@@ -206,15 +226,19 @@ class Objective(nn.Module):
             return looc(q, key, others, self.settings.temperature)
         loss = self.losses[term.name]
         if term.kind in ("pl", "relaxpl"):
-            read = h if self.off[term.kind] == "backbone" else z
+            read: Sequence[Tensor] = z
+            if self.off[term.kind] == "backbone":
+                read = [*h[: self.full].unbind(0), *([h[self.full :].flatten(0, 1)] if self.copies else [])]
             anchor = self.settings.std_anchor if term.kind == "pl" else self.settings.pl_anchor
             j = {"same": term.views[1], "other": 2, "none": None}[anchor]
             r = read[i - 1] if j is None else self.residual(read, i, j)
-            return loss(head(r), (drawn if term.kind == "pl" else relaxed)[i - 1])
+            told = drawn if term.kind == "pl" else relaxed
+            return loss(head(r), joined([told[n - 1] for n in (self.copies if i in self.copies else (i,))], loss.specs))
         if term.kind == "predict":
-            copies = [relaxed[view - 1] for view in term.views]
-            drawn_for = {spec.name: torch.cat([copy[spec.name] for copy in copies]) for spec in loss.specs}
-            return loss(head(torch.cat([h[view - 1] for view in term.views])), drawn_for)
+            return loss(
+                head(torch.cat([h[view - 1] for view in term.views])),
+                joined([relaxed[view - 1] for view in term.views], loss.specs),
+            )
         if term.kind == "classify":
             assert labels is not None
             return loss(head(h[i - 1]), {"label": labels})
@@ -232,6 +256,18 @@ class Objective(nn.Module):
             i = next((n for n, view in enumerate(self.views[: self.full]) if view.relaxed and n > 1), 1)
             seen["residual_norm"] = (unit[i] - unit[0]).norm(dim=-1).mean()
         return seen
+
+
+def like(x: Tensor, other: Tensor) -> Tensor:
+    """x, once for every copy that ``other`` has of its images.  B x D, (K B) x D -> (K B) x D"""
+    return x.repeat(len(other) // len(x), 1) if len(other) > len(x) else x
+
+
+def joined(copies: Sequence[Mapping[str, Tensor]], specs: Sequence[Target]) -> Mapping[str, Tensor]:
+    """What was drawn for the copies of a batch, one after another."""
+    if len(copies) == 1:
+        return copies[0]
+    return {spec.name: torch.cat([copy[spec.name] for copy in copies]) for spec in specs}
 
 
 def spread(unit: Tensor) -> Tensor:
