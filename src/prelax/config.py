@@ -141,6 +141,10 @@ class EvaluateSettings(Section):
     knn_k: int = Field(200, ge=1, le=10**9, description="neighbours that vote; at most a tenth of the images do")
     knn_temperature: float = Field(0.1, ge=1e-3, le=1e3, description="a vote weighs exp(cosine / this)")
     linear: Literal["simsiam", "byol"] = Field("simsiam", description="the paper's linear protocol for this base")
+    linear_view: Literal["centre", "whole"] = Field(
+        "centre",
+        description="linear probes see the central 7/8 of test images (SimSiam's own), or small ones whole",
+    )
     probe_seeds: int = Field(1, ge=1, le=100, description="probes trained, each from a seed of its own")
 
 

@@ -33,7 +33,7 @@ class Preprocess:
     """What turns uint8 images of any size into what the backbone was trained on, without randomness.
 
     Images of the trained size are only normalised. Of larger ones the central 7/8 is kept, as in the usual resize to
-    8/7 and centre crop; smaller ones are enlarged whole.
+    8/7 and centre crop; smaller ones are enlarged whole. With ``centre`` the central 7/8 of any image is kept.
 
     >>> Preprocess(32, (0.5,), (0.5,))(torch.zeros(2, 1, 40, 48, dtype=torch.uint8)).shape
     torch.Size([2, 1, 32, 32])
@@ -43,14 +43,16 @@ class Preprocess:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: str = "bilinear"
+    centre: bool = False
 
     def __call__(self, images: Tensor) -> Tensor:
         check_images(images, len(self.mean) if len(self.mean) > 1 else None)
         height, width = images.shape[2:]
         x = images.to(torch.float32)
-        if (height, width) != (self.size, self.size):
+        if (height, width) != (self.size, self.size) or self.centre:
             side = min(height, width)
-            side = max(self.size, round(side * 7 / 8)) if side > self.size else side
+            inner = round(side * 7 / 8)
+            side = max(self.size, inner) if side > self.size else inner if self.centre else side
             top, left = (height - side) // 2, (width - side) // 2
             x = x[:, :, top : top + side, left : left + side]
             if side != self.size:

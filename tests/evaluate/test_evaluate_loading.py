@@ -47,6 +47,13 @@ def test_larger_images_keep_their_central_seven_eighths_as_torchvision_resizes_i
     torch.testing.assert_close(pre(images) * 255, theirs, atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("side", "kept"), [(32, 28), (16, 14), (48, 42)])
+def test_the_centre_of_any_image_is_its_central_seven_eighths(side, kept):
+    images = pixels(2, 3, side, side)
+    theirs = v2.functional.resize(v2.functional.center_crop(images.float(), [kept, kept]), [32, 32], antialias=True)
+    torch.testing.assert_close(Preprocess(32, (0.0,), (1.0,), centre=True)(images) * 255, theirs, atol=1e-3, rtol=1e-4)
+
+
 def test_oblong_and_small_images_come_out_at_the_trained_size():
     pre = Preprocess(32, (0.5,), (0.5,))
     assert pre(pixels(2, 1, 40, 90)).shape == (2, 1, 32, 32)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from prelax.augment import Crop, Pipeline
 from prelax.cli import main
 from prelax.config import DataSettings, EvaluateSettings
 from prelax.data import load as load_data
@@ -51,6 +52,24 @@ def short(monkeypatch):
     monkeypatch.setitem(probe.LINEAR, "simsiam", SHORT)
 
 
+@pytest.mark.parametrize("protocol", [linear, linear_fast])
+def test_linear_probes_trained_on_narrow_crops_see_the_centre_of_a_test_image(judged, short, protocol):
+    wide = protocol(judged, EvaluateSettings(), [0])  # crops of the digits keep most of an image
+    assert wide.settings["test_images_seen"] == "whole"
+    assert "centre" not in judged.kept
+    ops = [replace(op, scale=(0.08, 1.0)) if isinstance(op, Crop) else op for op in judged.crops.ops]
+    narrow = replace(judged, crops=Pipeline(ops), kept={})
+    found = protocol(narrow, EvaluateSettings(), [0])
+    assert found.settings["test_images_seen"] == "central 7/8"
+    whole = protocol(narrow, EvaluateSettings(linear_view="whole"), [0])
+    assert whole.settings["test_images_seen"] == "whole"
+    assert not torch.equal(narrow.kept["centre"], narrow.kept["test"])
+    assert found.score.accuracies != whole.score.accuracies
+    larger = torch.nn.functional.interpolate(narrow.test.images, (32, 32))
+    enlarged = replace(narrow, test=replace(narrow.test, images=larger), kept={})
+    assert enlarged.for_linear("whole")[1] == "central 7/8"  # of images larger than a view, as everybody
+
+
 def test_a_result_is_written_with_floor_settings_and_seconds(run):
     (result,) = evaluate(run, ["knn"], device="cpu")
     written = json.loads((run.path / "eval" / "knn.json").read_text())
@@ -81,7 +100,7 @@ def test_the_views_of_large_test_images_are_the_whole_and_boxes_of_seven_eighths
     columns = torch.arange(32, dtype=torch.uint8).expand(shape).contiguous() * 8
     judged = replace(judged, test=replace(judged.test, images=columns))
     seen = []
-    monkeypatch.setattr("prelax.evaluate.probe.extract", lambda net, images, prepare, **_: prepare(images[:1]))
+    monkeypatch.setattr("prelax.evaluate.subject.extract", lambda net, images, prepare, **_: prepare(images[:1]))
     for view in tta_views(judged):
         left, right = view()[0, 0, 0, [0, -1]].tolist()
         seen.append((left, right))

@@ -19,7 +19,7 @@ from prelax.evaluate.knn import accuracy, knn_accuracy
 from prelax.evaluate.labels import few, labelled
 from prelax.evaluate.linear import LINEAR, Probes, Protocol, Score, score, train_probes
 from prelax.evaluate.logistic import choose_logistic
-from prelax.evaluate.subject import BATCH, Subject, near
+from prelax.evaluate.subject import Subject, near
 from prelax.loading import preprocess_of
 
 SETS = (8, 40)  # sets of crops the fast probe caches: of many images few, of few images many
@@ -82,8 +82,9 @@ def linear(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int]) -
     """The paper's linear probe, to the letter."""
     protocol = LINEAR[settings.linear]
     probes = train_linear(subject, protocol, seeds)
-    found = score(probes.predict(subject.features("test")), subject.labels("test"))
-    return Outcome(found, about(protocol, settings.linear), list(seeds))
+    features, seen = subject.for_linear(settings.linear_view)
+    found = score(probes.predict(features), subject.labels("test"))
+    return Outcome(found, {**about(protocol, settings.linear), "test_images_seen": seen}, list(seeds))
 
 
 def linear_tta(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int]) -> Outcome:
@@ -116,9 +117,7 @@ def tta_views(subject: Subject) -> list[Callable[[], Tensor]]:
                 pixels = F.interpolate(pixels.float(), (size, size), mode="bilinear", antialias=True).round().byte()
             return subject.preprocess(pixels.flip(-1) if mirror else pixels)
 
-        return extract(
-            subject.backbone, images, prepare, device=subject.device, batch_size=BATCH, shared=subject.shared
-        )
+        return subject.extracted(images, prepare)
 
     return [partial(view, corner, mirror) for corner in corners for mirror in mirrors]
 
@@ -129,8 +128,10 @@ def linear_fast(subject: Subject, settings: EvaluateSettings, seeds: Sequence[in
     sets = subject.sets_that_fit(sets or sets_for(len(subject.train)))
     banks = subject.cached_crops(sets)
     probes = train_probes(lambda epoch: banks[epoch % sets], subject.labels("train"), subject.classes, protocol, seeds)
-    found = score(probes.predict(subject.features("test")), subject.labels("test"))
-    return Outcome(found, {**about(protocol, settings.linear), "cached_sets": sets}, list(seeds))
+    features, seen = subject.for_linear(settings.linear_view)
+    found = score(probes.predict(features), subject.labels("test"))
+    said = {**about(protocol, settings.linear), "test_images_seen": seen, "cached_sets": sets}
+    return Outcome(found, said, list(seeds))
 
 
 def sets_for(images: int) -> int:

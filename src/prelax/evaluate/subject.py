@@ -20,10 +20,12 @@ from prelax.errors import PrelaxError
 from prelax.evaluate.features import Preprocess, extract, finite, forward, frozen
 from prelax.evaluate.labels import digests_of, labelled, unseen, unseen_by_name
 from prelax.loading import Loaded, views_of
+from prelax.loading import Preprocess as Resized
 
 BATCH = 2048  # images a forward pass; a frozen backbone in eval mode does not care which images share a batch
 CACHE = 16 << 30  # bytes that sets of crops may take
 ON_DEVICE = 0.4  # share of a card's free memory that pixels may take
+LEAST = 0.08  # share of an image that a probe's crops go down to
 ROOM = 0.5  # share of the free memory, where they are kept, that sets of crops may take
 
 
@@ -56,10 +58,28 @@ class Subject:
         """Features of the images as they are, N x D."""
         if split not in self.kept:
             images = self.train.images if split == "train" else self.test.images
-            self.kept[split] = extract(
-                self.backbone, images, self.preprocess, device=self.device, batch_size=BATCH, shared=self.shared
-            )
+            self.kept[split] = self.extracted(images, self.preprocess)
         return self.kept[split]
+
+    def extracted(self, images: Tensor, preprocess: Preprocess) -> Tensor:
+        return extract(self.backbone, images, preprocess, device=self.device, batch_size=BATCH, shared=self.shared)
+
+    def for_linear(self, view: str) -> tuple[Tensor, str]:
+        """Features of the test images as a linear probe sees them, N x D, and how much of an image that is.
+
+        The central 7/8 is the other half of a protocol whose probe is trained on random crops. Images larger than a
+        view are seen so by all probes. Where pre-training keeps most of an image (digits, scans), so do the probe's
+        crops, and it is judged by whole images.
+        """
+        plain = self.preprocess
+        if isinstance(plain, Resized) and min(self.test.images.shape[2:]) > plain.size:
+            return self.features("test"), "central 7/8"
+        crop = next((op for op in self.crops.ops if isinstance(op, augment.Crop)), None)
+        if view == "whole" or not isinstance(plain, Resized) or crop is None or crop.scale[0] > LEAST:
+            return self.features("test"), "whole"
+        if "centre" not in self.kept:
+            self.kept["centre"] = self.extracted(self.test.images, replace(plain, centre=True))
+        return self.kept["centre"], "central 7/8"
 
     def cropped(self, run: Callable[[Tensor], Tensor], pixels: Tensor, epoch: int) -> Tensor:
         """Features of the training images under an epoch's crops and flips, N x D; ``run`` is the frozen backbone."""
@@ -100,7 +120,7 @@ class Subject:
     def only(self, rows: Tensor) -> Subject:
         """The same subject with some of the training images; what is known of them is kept."""
         kept = {name: value[rows.to(value.device)] if name == "train" else value for name, value in self.kept.items()}
-        kept = {name: value for name, value in kept.items() if name in ("train", "test")}
+        kept = {name: value for name, value in kept.items() if name in ("train", "test", "centre")}
         return replace(self, train=subset(self.train, rows), kept=kept)
 
 
@@ -124,7 +144,7 @@ def probe_crops(loaded: Loaded) -> augment.Pipeline:
     """
     ops = views_of(loaded.settings, loaded.channels, loaded.size).pipelines[1].ops
     crop = next((op for op in ops if isinstance(op, augment.Crop)), augment.Crop())
-    scale = (0.08, 1.0) if crop.scale[0] <= 0.2 else crop.scale
+    scale = (LEAST, 1.0) if crop.scale[0] <= 0.2 else crop.scale
     flips = [op for op in ops if isinstance(op, augment.Flip)]
     normalise = augment.Normalise(loaded.preprocess.mean, loaded.preprocess.std)
     return augment.Pipeline([replace(crop, size=loaded.size, scale=scale), *flips, normalise])
