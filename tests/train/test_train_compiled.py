@@ -41,15 +41,16 @@ def losses(folder: Path) -> list[list[float]]:
     return [[value for name, value in sorted(line.items()) if name.startswith("loss")] for line in lines]
 
 
-def test_two_compiled_processes_give_the_losses_of_one_that_is_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["prelax-all", "prelax-turns"])
+def test_two_compiled_processes_give_the_losses_of_one_that_is_not(name: str, tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text(WORKER)
     launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
     command = [sys.executable, *launch, str(tmp_path / "worker.py"), "pretrain", "digits/prelax-all", *SMALL]
-    command += ["train.compile=always", "--out", str(tmp_path / "two"), "--quiet"]
+    command += [f"method.name={name}", "train.compile=always", "--out", str(tmp_path / "two"), "--quiet"]
     done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "without it" not in done.stderr
-    pretrain(resolve("digits/prelax-all", SMALL), tmp_path / "one", progress=False)
+    pretrain(resolve("digits/prelax-all", [*SMALL, f"method.name={name}"]), tmp_path / "one", progress=False)
     for two, one in zip(losses(tmp_path / "two"), losses(tmp_path / "one"), strict=True):
         assert two == pytest.approx(one, abs=1e-4)
 

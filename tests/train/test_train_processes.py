@@ -52,6 +52,7 @@ def environment() -> dict[str, str]:
         ["method.name=prelax-all"],
         ["method.name=simclr"],
         ["method.name=looc"],
+        ["method.name=prelax-turns"],
         ["method.base=byol", "train.lr=0.0125"],  # its loss is four times SimSiam's: the same step
     ],
 )
