@@ -66,6 +66,33 @@ def test_a_loss_that_ends_above_its_start_diverged_and_noise_did_not():
     assert told([line(1, loss=1.0), line(2, loss=0.5), line(3, loss=0.52)])["divergence"].fine
 
 
+def jumping(*epochs, height=1.6):
+    return [line(epoch, loss=0.3 * (height if epoch in epochs else 1.0)) for epoch in range(1, 80)]
+
+
+def test_a_loss_that_jumps_again_and_again_is_unsteady():
+    finding = told(jumping(20, 21, 45, 70))["steadiness"]
+    assert not finding.fine
+    assert "3 times (epochs 20, 45, 70)" in finding.found
+    assert "train.lr" in finding.found
+
+
+@pytest.mark.parametrize("metrics", [jumping(20, 45), jumping(20, 45, 70, height=1.15), jumping(1, 3, 5)])
+def test_a_jump_or_two_small_ones_and_the_first_epochs_are_not(metrics):
+    assert "steadiness" not in told(metrics)
+
+
+def test_channels_that_decay_has_silenced_are_counted():
+    def found(*changes):
+        metrics = [line(1, silent_channels=0.0), line(2, silent_channels=0.4)]
+        return {f.what: f for f in diagnose(metrics, resolve("digits/simsiam", changes))}.get("channels")
+
+    assert found().found.startswith("40 %")
+    assert "train.decay_norms=false" in found().found
+    assert "try" not in found("train.decay_norms=false").found
+    assert "channels" not in told([line(1, silent_channels=0.05)])
+
+
 def test_waiting_for_images_is_loader_bound():
     finding = told([line(epoch, data_wait=0.45) for epoch in range(1, 6)])["speed"]
     assert not finding.fine

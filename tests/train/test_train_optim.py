@@ -9,7 +9,7 @@ from torch import nn
 
 from prelax.config import TrainSettings
 from prelax.train import LARS, lr_schedule, tau_schedule
-from prelax.train.optim import constant_after_warmup, groups, peak_lr
+from prelax.train.optim import constant_after_warmup, groups, optimizer, peak_lr
 
 
 def test_lars_equals_a_numpy_reference_for_several_steps() -> None:
@@ -78,3 +78,20 @@ def test_lars_spares_biases_and_the_predictor_stands_apart() -> None:
     found = {(part["constant"], part.get("adapt", True)): len(part["params"]) for part in parts}
     assert found == {(False, True): 1, (False, False): 1, (True, True): 1, (True, False): 1}
     assert len(groups(Two(), TrainSettings(predictor_lr="cosine"))) == 1
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "lars"])
+def test_norms_and_biases_are_spared_decay_where_asked(name: str) -> None:
+    network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    settings = TrainSettings(optimizer=name, weight_decay=0.5, decay_norms=False, lr=0.1, batch_size=256)
+    made = optimizer(network, settings, torch.device("cpu"))
+    before = [weight.detach().clone() for weight in network.parameters()]
+    for weight in network.parameters():
+        weight.grad = torch.zeros_like(weight)
+    made.step()
+    moved = [not torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True)]
+    assert moved == [True, False, False, False]  # the Linear's matrix alone
+
+
+def test_everything_decays_unless_asked_as_in_simsiam() -> None:
+    assert len(groups(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), TrainSettings())) == 1

@@ -6,6 +6,7 @@ Only ``metrics.jsonl`` and the settings are read. Every finding carries the figu
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ WAITING = 0.2  # share of an epoch spent waiting for pixels
 SLOWED = 0.6  # of the run's own median speed
 IGNORED = 0.97  # of the loss of a guess
 EASY = 0.05  # of it: on CIFAR-10 the angle of a residual fell to 0.002-0.02 of a guess, and the features with it
+JUMP, JUMPS, BEFORE = 1.2, 3, 5  # a loss so much above the median of so many epochs before it; more than chance
+SILENT = 0.1  # share of a backbone's channels
 UNLEARNT = ("supervised", "rotation")  # methods whose embeddings are not compared
 
 Lines = Sequence[Mapping[str, Any]]
@@ -32,6 +35,8 @@ def diagnose(metrics: Lines, settings: Settings) -> list[Finding]:
         return [Finding(False, "metrics", "no epoch was finished, so there is nothing to judge by")]
     questions: dict[str, Callable[[], Finding | None]] = {
         "divergence": lambda: diverged(metrics),
+        "steadiness": lambda: unsteady(metrics),
+        "channels": lambda: silent(metrics, settings),
         "collapse": lambda: collapsed(metrics, settings) if settings.method.name not in UNLEARNT else None,
         "speed": lambda: waiting(metrics, settings),
         "pretext": lambda: ignores_pretext(metrics, settings),
@@ -80,6 +85,43 @@ def diverged(metrics: Lines) -> Finding:
             {"loss": loss[0]},
         )
     return Finding(True, "divergence", f"none: loss {loss[0]:.4g} at first, {loss[-1]:.4g} at the end")
+
+
+def unsteady(metrics: Lines) -> Finding | None:
+    """Whether the loss jumped up again and again, each time undoing epochs of work."""
+    loss = values(metrics, "loss")
+    jumps: list[int] = []
+    last = -BEFORE
+    for at in range(BEFORE, len(loss)):
+        if loss[at] > JUMP * statistics.median(loss[at - BEFORE : at]) > 0:
+            if at - last > 2:
+                jumps.append(at + 1)
+            last = at
+    if len(jumps) < JUMPS:
+        return None
+    named = ", ".join(map(str, jumps[:4])) + (", …" if len(jumps) > 4 else "")
+    return Finding(
+        False,
+        "steadiness",
+        f"the loss jumped by a fifth or more {len(jumps)} times (epochs {named}), and what was learnt with it: "
+        "try a lower train.lr or train.decay_norms=false",
+        {"loss": None},
+    )
+
+
+def silent(metrics: Lines, settings: Settings) -> Finding | None:
+    """Whether weight decay has put channels of the backbone to sleep."""
+    share = values(metrics, "silent_channels")
+    if not share or share[-1] < SILENT:
+        return None
+    more = "" if not settings.train.decay_norms else ": try train.decay_norms=false or a lower train.weight_decay"
+    return Finding(
+        False,
+        "channels",
+        f"{100 * share[-1]:.0f} % of the backbone's channels vary less than BatchNorm's eps: dead, or no longer "
+        f"normalised{more}",
+        {"silent_channels": SILENT},
+    )
 
 
 def remedies(settings: Settings) -> str:

@@ -185,3 +185,19 @@ def keeps_views_apart(module: nn.Module) -> bool:
         for layer in module.modules()
         if isinstance(layer, nn.modules.batchnorm._BatchNorm)
     )
+
+
+@torch.no_grad()
+def silent_channels(module: nn.Module) -> float | None:
+    """The share of a network's BatchNorm channels whose running variance is under eps; None where there are none.
+
+    Such a channel is dead, or so small that it is no longer normalised: what weight decay does to scales in time.
+
+    >>> norm = nn.BatchNorm2d(4)
+    >>> _ = norm.running_var[:1].fill_(1e-6)
+    >>> silent_channels(norm)
+    0.25
+    """
+    norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    found = [part.running_var < part.eps for part in norms if part.running_var is not None]
+    return float(torch.cat(found).float().mean()) if found else None

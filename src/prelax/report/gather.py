@@ -41,6 +41,10 @@ CAPTIONS = {
         "Deviation over a batch, times the root of the dimension; near 0 is collapse.",
     ),
     "effective_rank": ("Effective rank", "How many directions the embeddings use."),
+    "silent_channels": (
+        "Silent channels",
+        "Share of the backbone's BatchNorm channels whose variance is under its eps: dead, or no longer normalised.",
+    ),
     "lr": ("Learning rate", "As scheduled."),
     "images_per_s": ("Speed", "Images a second."),
     "seconds": ("Time", "Seconds an epoch."),

@@ -22,7 +22,7 @@ from prelax.collectives import grouped, rows_of_processes
 from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, store_of
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
-from prelax.nets.norm import prepare_to_compile
+from prelax.nets.norm import prepare_to_compile, silent_channels
 from prelax.train.norms import synchronise
 from prelax.train.optim import constant_after_warmup, load_optimizer, lr_schedule, optimizer, tau_schedule
 from prelax.train.processes import Process
@@ -283,6 +283,8 @@ class Engine:
         found = dict(zip(names, values.tolist(), strict=True))
         assert self.last_z is not None
         found["effective_rank"] = effective_rank(rows_of_processes(self.last_z))
+        if (share := silent_channels(self.objective.network.backbone)) is not None:
+            found["silent_channels"] = share
         return found
 
     def state(self) -> dict[str, Any]:

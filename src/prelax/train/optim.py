@@ -54,15 +54,16 @@ class LARS(torch.optim.Optimizer):
 
 
 def groups(network: nn.Module, settings: TrainSettings) -> list[dict[str, Any]]:
-    """The weights in groups: the predictor apart when its rate is constant, biases and norms apart for LARS."""
+    """The weights in groups: the predictor apart if its rate is constant, biases and norms if they do not decay."""
     found: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, weight in network.named_parameters():
         if weight.requires_grad:
             constant = settings.predictor_lr == "constant" and "predictor." in name
-            plain = settings.optimizer == "lars" and weight.ndim <= 1
+            plain = weight.ndim <= 1 and (settings.optimizer == "lars" or not settings.decay_norms)
             found.setdefault((constant, plain), []).append(weight)
+    alone = {"weight_decay": 0.0, **({"adapt": False} if settings.optimizer == "lars" else {})}
     return [
-        {"params": weights, "constant": constant, **({"adapt": False, "weight_decay": 0.0} if plain else {})}
+        {"params": weights, "constant": constant, **(alone if plain else {})}
         for (constant, plain), weights in sorted(found.items())
     ]
 
