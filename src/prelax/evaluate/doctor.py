@@ -103,7 +103,7 @@ def unsteady(metrics: Lines) -> Finding | None:
     return Finding(
         False,
         "steadiness",
-        f"the loss jumped by a fifth or more {len(jumps)} times (epochs {named}), and what was learnt with it: "
+        f"the loss jumped by a fifth or more {len(jumps)} times (epochs {named}), undoing some of what was learnt: "
         "try a lower train.lr or train.decay_norms=false",
         {"loss": None},
     )
