@@ -52,7 +52,7 @@ class AugmentSettings(Section):
     preset: str = Field("auto", description="a name of `prelax list augmentations`; auto: by source and size")
     size: int | None = Field(None, ge=4, le=2048, description="side of a view in pixels; default by preset")
     small_size: int | None = Field(
-        None, ge=4, le=2048, description="essl: side of its small views; default half a view"
+        None, ge=4, le=2048, description="side of small views (essl, prelax-turns); default half a view"
     )
     small_area_from: float | None = Field(
         None, gt=0.0, le=1.0, description="essl: least share of the image in a small view; default as in the others"

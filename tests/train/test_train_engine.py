@@ -112,6 +112,17 @@ class Peculiar(nn.BatchNorm2d):
     pass
 
 
+def test_channels_whose_variance_decay_has_put_under_eps_are_measured() -> None:
+    settings = tiny()
+    engine = Engine(settings, load_training(settings.data), CPU, Process())
+    engine.run_epoch(1, 0, lambda done: False)
+    assert engine.measurements(engine.steps)["silent_channels"] == 0.0
+    norms = [part for part in engine.network.backbone.modules() if isinstance(part, nn.BatchNorm2d)]
+    norms[0].running_var[:4] = 1e-6
+    share = 4 / sum(norm.num_features for norm in norms)
+    assert engine.measurements(engine.steps)["silent_channels"] == pytest.approx(share)
+
+
 def test_of_fewer_images_than_a_batch_each_process_has_as_many() -> None:
     settings = resolve("digits/simsiam", ["train.batch_size=512", "train.device=cpu"])
     images = ImageSet("some", torch.zeros(75, 1, 16, 16, dtype=torch.uint8), None, [])

@@ -76,6 +76,15 @@ def test_essl_sees_a_third_small_crop_in_all_four_rotations() -> None:
     assert not torch.equal(made[2].shown.record["crop.area"], made[0].shown.record["crop.area"])
 
 
+def test_prelax_turns_sees_view_1_made_smaller_in_all_four_rotations() -> None:
+    one, _, *turned = maker("prelax-turns").make(PIXELS, IDS, 1)
+    smaller = one.shown.images.unflatten(-1, (16, 2)).unflatten(-3, (16, 2)).mean((-1, -3))  # 2 x 2 pixels are one
+    for turns, view in enumerate(turned):
+        torch.testing.assert_close(view.shown.images, torch.rot90(smaller, -turns, (2, 3)))  # clockwise
+        assert torch.equal(view.shown.record["crop.area"], one.shown.record["crop.area"])
+        assert view.shown.record["rotation.turns"].unique().tolist() == [turns]
+
+
 def test_small_views_are_a_batch_of_their_own() -> None:
     views = maker("essl")(PIXELS, IDS, 1)
     assert views.images.shape == (16, 3, 32, 32)

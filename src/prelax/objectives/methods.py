@@ -28,9 +28,9 @@ class ViewSpec:
 
     ``fixed`` gives the relaxed augmentation a value of its k-way target instead of a draw (quarter turns): such views
     are copies of one, and BatchNorm takes them together (alone, a copy would have its own turn normalised away).
-    ``shares`` names operations whose parameters are view 1's (``relax`` for the relaxed one). ``small``: a crop of its
-    own, of ``augment.small_size`` pixels; small views come last, and a term that reads the embedding of the first of
-    them reads those of all.
+    ``shares`` names operations whose parameters are view 1's (``relax`` for the relaxed one). ``small``: of
+    ``augment.small_size`` pixels, a crop of its own or, where a full view has the same draw, that view made smaller;
+    small views come last, and a term that reads the embedding of the first of them reads those of all.
     """
 
     draw: int
@@ -70,7 +70,7 @@ class Method:
 
 ONE, TWO = ViewSpec(1), ViewSpec(2)
 THREE = ViewSpec(1, relaxed=True)
-TURNS = tuple(ViewSpec(3, relaxed=True, fixed=turns, small=True) for turns in range(4))
+TURNS = tuple(ViewSpec(1, relaxed=True, fixed=turns, small=True) for turns in range(4))
 
 SIM_12 = Term("sim", "sim", (1, 2))
 SIM_21 = Term("sim", "sim", (2, 1))
@@ -131,7 +131,7 @@ METHODS: dict[str, Method] = {
         (half(R2S), half(R3S), half(PL), half(ROTPL), SIM),
     ),
     "prelax-turns": Method(
-        "beyond the paper: Prelax-all whose relaxed view is a small crop of its own, in all four rotations",
+        "beyond the paper: Prelax-all whose relaxed view is view 1 made smaller, in all four rotations",
         "(R2S(1>2) + mean_a R3S(3a>2))/2 + gamma/2 PL(r12; t1) + gamma/2 mean_a RotPL(r_3a1; a) + beta sim(2>1)",
         (ONE, TWO, *TURNS),
         (half(R2S), half(R3S), half(PL), half(ROTPL), SIM),
@@ -231,7 +231,7 @@ METHODS: dict[str, Method] = {
     "essl": Method(
         "E-SSL (Dangovski et al. 2022): the angle read off the backbone for a third, small crop in all four rotations",
         "sim(1>2) + sim(2>1) + 1.6/4 sum_a CE(H(h_3a), a)",
-        (ONE, TWO, *TURNS),
+        (ONE, TWO, *(replace(turn, draw=3) for turn in TURNS)),
         # 0.4 on SimSiam's own scale, a quarter of the printed one.
         (SIM_12, SIM_21, Term("essl", "predict", (3, 4, 5, 6), factor=1.6)),
         family="peer",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from prelax import augment
 from prelax.config import Settings
@@ -121,6 +122,8 @@ class ViewMaker:
                 record = Record({**record.columns, **shared}, record.specs)
                 drawn[view.draw] = View(pipeline.apply(pixels, record, self.dtype, self.memory_format), record)
             shown = drawn[view.draw]
+            if view.small and shown.images.shape[-1] != self.small_size:  # a full view's draw, made smaller
+                shown = View(F.adaptive_avg_pool2d(shown.images, self.small_size), shown.record)
             if view.relaxed:
                 given = self.given(view, views, len(ids), pixels.device)
                 shown = augment.show_relaxed(
