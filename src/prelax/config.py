@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, readable
 
 
 class Section(BaseModel):
@@ -45,7 +45,7 @@ class DataSettings(Section):
     def label(self) -> str:
         """What results on it are called: the source, or a folder's own name."""
         named = self.root.expanduser().resolve().name if self.source == "folder" and self.root is not None else ""
-        return named or self.source
+        return readable(named) or self.source
 
 
 class AugmentSettings(Section):
@@ -152,8 +152,8 @@ class EvaluateSettings(Section):
 class Settings(Section):
     """Everything that decides a run."""
 
-    recipe: str = "custom"
-    seed: int = Field(0, ge=0, lt=2**31)
+    recipe: str = Field("custom", description="the recipe these settings began as, for the record")
+    seed: int = Field(0, ge=0, lt=2**31, description="decides every random draw; also --seed")
     data: DataSettings = DataSettings()
     augment: AugmentSettings = AugmentSettings()
     model: ModelSettings = ModelSettings()

@@ -31,7 +31,7 @@ from torch import Tensor
 
 import prelax
 from prelax.config import FOUND, SUITED, Section, Settings, keys, left_open, to_yaml, validate
-from prelax.errors import PrelaxError, PrelaxWarning
+from prelax.errors import PrelaxError, PrelaxWarning, readable
 from prelax.whole import replacing, writing
 
 FORMAT = 1  # of the folder; a newer one is refused
@@ -60,6 +60,8 @@ class Run:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        if (shown := readable(str(path))) != str(path):  # safetensors would not open a file in it
+            raise PrelaxError(f"{shown} cannot be a run folder: its path is not UTF-8; rename it, or choose another")
         self.torn = False  # checkpoint.pt was found damaged: nothing worth keeping beside the next one
 
     # -- making and opening ------------------------------------------------------------------------------------------
@@ -97,9 +99,11 @@ class Run:
         """A run folder that exists; says what is wrong with one that is not."""
         run = cls(path)
         if not run.path.is_dir():
-            raise PrelaxError(f"no run folder {run.path}")
+            raise PrelaxError(f"no run folder {run.path}; give one that `prelax pretrain` made")
         if not (run.path / "config.yaml").is_file():
-            raise PrelaxError(f"{run.path} is not a run folder: it has no config.yaml")
+            raise PrelaxError(
+                f"{run.path} is not a run folder: it has no config.yaml; give one that `prelax pretrain` made"
+            )
         run.read_config()
         return run
 
@@ -193,7 +197,7 @@ class Run:
     def log(self, message: str) -> None:
         """A dated line of ``log.txt``."""
         with writing(self.path / "log.txt"), open(self.path / "log.txt", "a", encoding="utf-8") as file:
-            file.write(f"{now()} {message}\n")
+            file.write(f"{now()} {readable(message)}\n")
 
     def log_metrics(self, line: Mapping[str, Any]) -> None:
         """A line of ``metrics.jsonl``."""
@@ -295,7 +299,8 @@ class Run:
             return load_file(path)
         except Exception as error:
             raise PrelaxError(
-                f"{path} cannot be read ({first_line(error)}); the run's checkpoint may still be whole"
+                f"{path} cannot be read ({first_line(error)}); "
+                f"`prelax pretrain {shlex.quote(str(self.path))} --resume` writes it again from a whole checkpoint"
             ) from None
 
     def _stopped_backbone(self) -> dict[str, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from prelax.config import DataSettings
-from prelax.data import choose_image_size, disjoint, load
+from prelax.data import bar, choose_image_size, disjoint, load
 from prelax.data.listing import held_out
 from prelax.errors import PrelaxError
 
@@ -33,6 +35,27 @@ def test_class_sub_folders_are_the_labels(tmp_path: Path, photo, read):
     assert dict(zip(names(found), found.labels.tolist(), strict=True)) == {"c.webp": 0, "a.jpg": 1, "b.png": 1}
     assert found.images.shape == (3, 3, 32, 32)
     assert any("1 .txt" in note for note in found.notes)
+
+
+def test_what_a_run_drew_among_the_images_is_none_of_them(tmp_path: Path, photo, read):
+    for name in ("a/1.png", "b/2.png", "runs/first/search.png", "runs/first/deep/3.png", "runs/4.png"):
+        photo(tmp_path / "set" / name)
+    for name in ("config.yaml", "metrics.jsonl"):
+        (tmp_path / "set" / "runs" / "first" / name).write_text("")
+    assert names(read(tmp_path / "set")) == ["1.png", "2.png", "4.png"]
+
+
+def test_classes_whose_names_are_no_text_are_readable(tmp_path: Path, photo, read):
+    for name in (b"caf\xe9", b"dog"):
+        os.makedirs(os.fsencode(tmp_path) + b"/set/" + name)
+        shutil.copy(photo(tmp_path / "plain.png"), os.fsencode(tmp_path) + b"/set/" + name + b"/1.png")
+    assert read(tmp_path / "set").classes == ["caf\\xe9", "dog"]
+
+
+def test_a_set_that_is_not_decoded_anew_prints_nothing(capsys: pytest.CaptureFixture[str]):
+    with bar():
+        pass
+    assert capsys.readouterr().err == ""
 
 
 def test_a_flat_folder_has_no_labels(tmp_path: Path, photo, read):

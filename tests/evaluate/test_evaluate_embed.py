@@ -14,7 +14,7 @@ from PIL import Image
 
 from prelax.config import DataSettings
 from prelax.data import load as load_data
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.evaluate import embed
 from prelax.loading import load
 
@@ -75,6 +75,19 @@ def test_a_path_opens_its_file_whatever_the_name_unless_it_is_no_text(loaded, tm
     assert [path for path in paths if path not in there] == [f"{tmp_path}/new\\nroot/\\xfe/\\xff.png"]
     labels = pd.read_parquet(out)["label"] if ending == "parquet" else np.load(out)["label"]
     assert {"a\tfolder", "\\xfe"} <= set(labels)
+
+
+def test_files_that_cannot_be_read_have_no_row_and_are_told(loaded, tmp_path):
+    for number in range(4):
+        Image.new("L", (16, 16), number * 30).save(tmp_path / f"{number}.png")
+    for name in ("empty.png", "hollow.png"):
+        (tmp_path / name).write_bytes(b"")
+    data = DataSettings(source="folder", root=tmp_path, image_size=16, channels=1, cache=tmp_path / "cache")
+    with pytest.warns(
+        PrelaxWarning, match=r"2 file\(s\) cannot be read and have no vector; .*empty\.png \(empty file\)"
+    ):
+        embed(loaded, data, tmp_path / "rows.npz", split="all")
+    assert len(np.load(tmp_path / "rows.npz")["path"]) == 4
 
 
 def test_another_ending_or_split_is_refused_before_any_work(loaded, tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prelax.data import ImageSet
 from prelax.errors import PrelaxError
-from prelax.evaluate.labels import digest, digests_of, few, labelled, unseen
+from prelax.evaluate.labels import digest, digests_of, few, labelled, obstacle, unseen
 
 
 def some(n, seed, labels=None):
@@ -24,6 +24,22 @@ def test_test_images_seen_in_pretraining_are_left_out_and_counted():
     kept, dropped = unseen(test, pretraining)
     assert dropped == 2
     assert torch.equal(kept.images, test.images[[i for i in range(12) if i not in (2, 7)]])
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "says"),
+    [
+        ([0, 1, -1], [0, -1], ""),
+        ([-1, -1, -1], [0, 1], "none of the 3 training images has a label"),
+        ([0, 1, 1], [-1, -1], "none of the 2 test images has a label"),
+        ([1, -1, 1], [0, 1], "all labelled images are of one class (b), and measuring needs two"),
+    ],
+)
+def test_what_labels_cannot_measure_is_said(train, test, says):
+    sets = [some(len(labels), 0, torch.tensor(labels)) for labels in (train, test)]
+    for one in sets:
+        one.classes[:] = ["a", "b"]
+    assert obstacle(*sets) == says
 
 
 def test_a_test_set_that_is_the_training_set_is_refused():

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import builtins
+import json
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from prelax.cli import main
 from prelax.config import DataSettings
 from prelax.data import load as load_data
 from prelax.errors import PrelaxError, PrelaxWarning
@@ -113,6 +115,34 @@ def test_a_picture_that_cannot_be_drawn_does_not_lose_what_was_found(trained, tm
     with pytest.warns(PrelaxWarning, match="the picture was not drawn: cannot write"):
         found = search(load(trained.path), DataSettings(), [tmp_path / "q.png"], tmp_path / "file" / "out.png", k=2)
     assert len(found[0]) == 2
+
+
+def test_the_command_tells_of_a_picture_by_what_became_of_it_not_by_the_file(trained, tmp_path, monkeypatch, capsys):
+    Image.new("L", (16, 16)).save(tmp_path / "q.png")
+    out = tmp_path / "found.png"
+    words = ["search", str(trained.path), str(tmp_path / "q.png"), "-k", "2", "-o"]
+    assert main([*words, str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["out"] == str(out)
+
+    def half_drawn(*_):
+        out.write_bytes(b"half a picture")
+        raise RuntimeError("the pen broke")
+
+    monkeypatch.setattr("prelax.evaluate.retrieval.draw", half_drawn)
+    assert main([*words, str(out), "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["out"] is None
+    assert "the picture was not drawn: the pen broke" in said.err
+
+
+@pytest.mark.parametrize(("given", "drawn"), [("found", "found.png"), ("folder", "folder/search.png")])
+def test_the_command_names_the_file_the_picture_is_in(trained, tmp_path, capsys, given, drawn):
+    Image.new("L", (16, 16)).save(tmp_path / "q.png")
+    (tmp_path / "folder").mkdir()
+    words = ["search", str(trained.path), str(tmp_path / "q.png"), "-k", "2", "-o", str(tmp_path / given)]
+    assert main(words) == 0
+    assert f"drawn in {tmp_path / drawn}\n" in capsys.readouterr().out
+    assert (tmp_path / drawn).is_file()
 
 
 def test_a_picture_of_more_than_8_bits_finds_itself(trained, tmp_path):

@@ -76,6 +76,8 @@ def test_what_the_reader_of_a_figure_should_know_is_said():
     told = " ".join(notes({**found, "classes_without_test_images": ["a", "b"]}))
     for part in ("16 nearest vote", "11.1 points", "1 test image is left out", "No test image is of a, b."):
         assert part in told
+    told = " ".join(notes({"settings": {"k": 1, "asked_k": 200}, "test_images": 1}))
+    assert told.startswith("The nearest one votes, a tenth of the images, not 200. 1 test image is few:")
     assert (
         notes({"settings": {"k": 200, "asked_k": 200}, "test_images": 10_000, "test_images_left_out_as_seen": 0}) == []
     )

@@ -10,6 +10,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from prelax.cli import main
 from prelax.errors import PrelaxError, PrelaxWarning
@@ -94,6 +95,34 @@ def test_a_run_with_labels_is_told_how_to_be_evaluated(
     flat = without_results(run_folder(tmp_path / "flat", epochs=2), labelled=0)
     text = text_of(render(gather([flat, run], points=0)))
     assert f"No evaluation yet: prelax evaluate '{run.path}' makes one." in text
+
+
+LABELS = {"one class": ["cat"] * 12, "two": ["cat", "dog"] * 6}
+
+
+@pytest.mark.parametrize(
+    ("kind", "held_out", "says"),
+    [
+        ("one class", 0.2, "all labelled images are of one class (cat), and measuring needs two."),
+        ("two", 0.0, "none of them were held out of training."),
+        ("two", 0.2, None),
+    ],
+)
+def test_an_evaluation_is_proposed_only_where_it_can_work(
+    kind: str, held_out: float, says: str | None, run_folder: Callable[..., Run], tmp_path: Path
+) -> None:
+    for number, label in enumerate(LABELS[kind]):
+        (tmp_path / "set" / label).mkdir(parents=True, exist_ok=True)
+        Image.new("L", (16, 16), number * 20).save(tmp_path / "set" / label / f"{number}.png")
+    data = ("data.source=folder", f"data.root={tmp_path / 'set'}", f"data.cache={tmp_path / 'cache'}")
+    run = run_folder(tmp_path / "run", epochs=2, pairs=(*data, f"data.test_fraction={held_out}"))
+    text = text_of(render(gather([without_results(run, labelled=None)], points=0)))
+    if says is None:
+        assert f"No evaluation yet: prelax evaluate {run.path} makes one." in text
+    else:
+        assert f"It cannot be measured by its own images: {says}" in text
+        assert re.findall(r"prelax evaluate \S+( \S+ \S+)", text) == [" --on FOLDER"]
+    assert (main(["evaluate", str(run.path), "-p", "knn", "--quiet"]) == 0) == (says is None)
 
 
 # -- what augmentations do ---------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ KINDS = (
 
 
 def list_(
-    kind: Annotated[str, typer.Argument(help=" | ".join(KINDS), autocompletion=lambda: list(KINDS))],
+    kind: Annotated[str | None, typer.Argument(help=" | ".join(KINDS), autocompletion=lambda: list(KINDS))] = None,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -29,6 +29,8 @@ def list_(
     """
     from prelax.config import nearest
 
+    if kind is None:
+        raise PrelaxError(f"list what? For example `prelax list recipes`; valid: {', '.join(KINDS)}")
     if kind not in KINDS:
         raise PrelaxError(f"no list of {kind!r}{nearest(kind, KINDS)}")
     show(LISTS[kind]())

@@ -12,7 +12,7 @@ import typer
 
 import prelax
 from prelax.cli import about, detecting, drawing, evaluating, relaxing, showing, training, transferring
-from prelax.cli.speech import complain, state, warnings_told
+from prelax.cli.speech import anything_printed, complain, state, warnings_told
 from prelax.errors import PrelaxError
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
@@ -48,6 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and gives its exit status: 0 done, 2 the user's mistake, 130 interrupted, 1 ours."""
     state.reset()
     words = list(sys.argv[1:] if arguments is None else arguments)
+    with anything_printed():
+        return outcome(words)
+
+
+def outcome(words: Sequence[str]) -> int:
+    """The exit status of a command, however it ends."""
     try:
         with warnings_told():
             status = app(words, prog_name="prelax", standalone_mode=False)

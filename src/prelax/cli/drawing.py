@@ -20,7 +20,7 @@ def complete_figure(incomplete: str) -> list[str]:
 def figure(
     name: Annotated[str, typer.Argument(help="A name of `prelax list figures`.", autocompletion=complete_figure)],
     inputs: Annotated[
-        list[Path], typer.Argument(metavar="INPUT...", help="Run folders, or a JSON file of rows where one will do.")
+        list[Path], typer.Argument(metavar="INPUT", help="Run folders, or a JSON file of rows where one will do.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to draw; .png and .svg are written.")],
     points: Annotated[int, typer.Option("--points", min=10, help="tsne: images, at most.")] = 2000,

@@ -9,7 +9,7 @@ import typer
 
 from prelax.cli.options import Device, On, Root, RunFolder, chosen
 from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, working
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, printable, readable
 
 if TYPE_CHECKING:
     from prelax.config import DataSettings, EvaluateSettings
@@ -24,7 +24,7 @@ def complete_protocol(incomplete: str) -> list[str]:
 def evaluate(
     run: RunFolder,
     changes: Annotated[
-        list[str] | None, typer.Argument(metavar="[evaluate.KEY=VALUE]...", help="Settings of the evaluation.")
+        list[str] | None, typer.Argument(metavar="evaluate.KEY=VALUE", help="Settings of the evaluation.")
     ] = None,
     protocol: Annotated[
         str,
@@ -170,7 +170,7 @@ def probe_residual(
 
 def search(
     run: RunFolder,
-    pictures: Annotated[list[Path], typer.Argument(metavar="PICTURE...", help="Image files to find the like of.")],
+    pictures: Annotated[list[Path], typer.Argument(metavar="PICTURE", help="Image files to find the like of.")],
     on: On = None,
     root: Root = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The picture drawn; default RUN/search.png.")] = None,
@@ -189,22 +189,22 @@ def search(
 
     Example: [bold]prelax search runs/NAME cat.jpg --on ./photos -k 10[/bold]
     """
-    from prelax.evaluate.retrieval import search
+    from prelax.evaluate.retrieval import search_and_draw
     from prelax.loading import load
     from prelax.run import Run
 
-    opened, target = Run.open(run), out or run / "search.png"
-    before = target.stat().st_mtime_ns if target.is_file() else None
+    opened, target = Run.open(run), out or run
+    target = target / "search.png" if target.is_dir() else target
     with working():
         gallery = dataset(opened, on, root) or whole(opened)
         split = split or ("all" if gallery.source == "folder" else "train")
-        found = search(load(run, chosen(device)), gallery, pictures, target, k=k, split=split)
-    results = [{"picture": str(p), "found": hits} for p, hits in zip(pictures, found, strict=True)]
-    rows = [{"picture": str(p), **hit} for p, hits in zip(pictures, found, strict=True) for hit in hits]
-    drawn = target.is_file() and target.stat().st_mtime_ns != before
-    show({"out": str(target) if drawn else None, "results": results}, rows)
+        found, drawn = search_and_draw(load(run, chosen(device)), gallery, pictures, target, k=k, split=split)
+    names = [printable(str(picture)) for picture in pictures]
+    results = [{"picture": name, "found": hits} for name, hits in zip(names, found, strict=True)]
+    rows = [{"picture": name, **hit} for name, hits in zip(names, found, strict=True) for hit in hits]
+    show({"out": readable(str(drawn)) if drawn else None, "results": results}, rows)
     if drawn:
-        say(f"drawn in {target}")
+        say(f"drawn in {drawn}")
 
 
 def embed(

@@ -17,7 +17,7 @@ LARGEST = 8192  # pixels a side, images a batch
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="One run folder or several to compare.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="One run folder or several to compare.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file; default RUN/report.html.")] = None,
     points: Annotated[int, typer.Option("--points", min=0, help="Images of the map; 0 leaves it out.")] = 2000,
     device: Device = "cpu",
@@ -50,7 +50,7 @@ def reproduce(
     table: Annotated[str, typer.Argument(help="A name of `prelax list tables`.", autocompletion=complete_table)],
     changes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Changes to every row.", autocompletion=complete_key),
+        typer.Argument(metavar="KEY=VALUE", help="Changes to every row.", autocompletion=complete_key),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where runs and tables are kept.")] = Path("runs/paper"),
     seeds: Annotated[str | None, typer.Option("--seeds", help="Several runs a row, for example 0,1,2.")] = None,
@@ -143,7 +143,7 @@ def theory(
 def bench(
     what: Annotated[str, typer.Argument(help="augment or train.", autocompletion=lambda: ["augment", "train"])],
     recipe: Annotated[str, typer.Argument(help="train: the recipe to time.")] = "digits/prelax-all",
-    changes: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="train: settings.")] = None,
+    changes: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="train: settings.")] = None,
     seconds: Annotated[float, typer.Option("--seconds", min=0.05, help="Measured per row.")] = 3.0,
     size: Annotated[
         list[str] | None, typer.Option("--size", help="augment: IN,OUT or IN,OUT,BATCH in pixels; repeat for more.")

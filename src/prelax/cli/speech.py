@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import io
 import json
 import sys
 import warnings
@@ -13,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from prelax.errors import PrelaxWarning
+from prelax.errors import PrelaxWarning, escaped
 
 
 @dataclass
@@ -58,6 +60,30 @@ def say(line: str = "") -> None:
 def complain(line: str) -> None:
     """A line on standard error."""
     print(f"prelax: {line}", file=sys.stderr)
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(escaped(ord(letter)) for letter in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("prelax", _escape)
+
+
+@contextlib.contextmanager
+def anything_printed() -> Iterator[None]:
+    """Lets any text be printed: what a terminal has no letters for, and names that are no text, are escaped."""
+    changed = []
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            changed.append((stream, stream.errors))
+            stream.reconfigure(errors="prelax")
+    try:
+        yield
+    finally:
+        for stream, before in changed:
+            with contextlib.suppress(ValueError, OSError):  # closed meanwhile, or its reader left
+                stream.reconfigure(errors=before)
 
 
 @contextlib.contextmanager

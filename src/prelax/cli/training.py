@@ -34,13 +34,14 @@ def pretrain(
     recipe: Annotated[
         str,
         typer.Argument(
+            metavar="RECIPE",
             help="A name of `prelax list recipes`, a YAML file, or a run folder to go on with.",
             autocompletion=complete_recipe,
         ),
     ],
     changes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change.", autocompletion=complete_key),
+        typer.Argument(metavar="KEY=VALUE", help="Settings to change.", autocompletion=complete_key),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder; default runs/RECIPE-TIME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that --out (or RECIPE) holds.")] = False,
@@ -62,6 +63,9 @@ def pretrain(
     from prelax.config import FOUND, SUITED, left_open, resolve, to_yaml
 
     changes = changes or []
+    for word in changes:
+        if "=" not in word and Path(word).is_dir():
+            raise PrelaxError(f"{word} is not key=value; to train on the images in it: data.root={shlex.quote(word)}")
     if (Path(recipe) / "config.yaml").is_file():
         if not resume:
             raise PrelaxError(f"{recipe} is a run folder: add --resume to go on with it")
@@ -160,8 +164,10 @@ def next_commands(run: Any) -> list[str]:
             f"prelax evaluate {folder} --on FOLDER",
             f"prelax embed {folder} --on FOLDER -o {shlex.quote(str(run.path / f'vectors.{kind}'))}",
         ]
+    first = str(about["first"])  # as a log shows it: a name that is no text opens nothing
+    picture = shlex.quote(first) if Path(first).is_file() else "PICTURE"
     commands = [
-        f"prelax search {folder} {shlex.quote(about['first'])} -k 10",
+        f"prelax search {folder} {picture} -k 10",
         f"prelax embed {folder} -o {shlex.quote(str(run.path / f'vectors.{kind}'))}",
     ]
     if run.evals():  # the page was measured, so this can be

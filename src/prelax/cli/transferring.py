@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def transfer(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders: the rows.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders: the rows.")],
     on: Annotated[
         list[str] | None,
         typer.Option(

@@ -21,14 +21,13 @@ from prelax.data.listing import (
     csv_labels,
     folder_labels,
     held_out,
-    printable,
     read_labels,
     scan,
 )
 from prelax.data.memory import gigabytes
 from prelax.data.pool import decode_all
 from prelax.draws import Draws
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, printable, readable
 
 SIDES = (32, 64, 96, 128, 160, 256)  # 256 leaves room for crops of 224
 SAMPLE = 512  # files looked at to choose the size and channels of a set
@@ -139,7 +138,7 @@ def _folder(path: Path | None, key: str) -> Path:
     path = path.expanduser()
     if not path.is_dir():
         if path.exists():
-            raise PrelaxError(f"{key}: {path} is not a folder")
+            raise PrelaxError(f"{key}: {path} is not a folder; name the folder the images are in")
         raise PrelaxError(
             f"{key}: {path} is not there; if it was moved, say where it is: {key}=FOLDER "
             f"(to a run: `prelax pretrain RUN --resume {key}=FOLDER`)"
@@ -259,7 +258,7 @@ def _decode(
         name=settings.source,
         images=decoded.images,
         labels=known if bool((known >= 0).any()) else None,
-        classes=[layout.titles.get(name, name) for name in classes],
+        classes=[readable(layout.titles.get(name, name)) for name in classes],
         paths=[printable(path) for path in listing.paths()],
         skipped=skipped,
         notes=notes,

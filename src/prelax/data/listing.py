@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from prelax.data.decode import EXTENSIONS, reason
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, printable
+
+RUN_FILES = {"config.yaml", "metrics.jsonl"}  # what tells a run folder, where one lies among the images
 
 
 @dataclass
@@ -37,16 +39,8 @@ class Listing:
         return [prefix + name for name in self.names]
 
 
-def printable(path: str) -> str:
-    """A path that any log or table can hold: bytes that are no text and control characters are escaped."""
-    if path.isprintable():
-        return path
-    text = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
 def scan(root: Path) -> Listing:
-    """Every image file under a folder, by extension; hidden files are left out.
+    """Every image file under a folder, by extension; hidden files and run folders, which hold drawings, are left out.
 
     Links to folders are followed, each folder once, after the real ones: a loop of links ends.
     """
@@ -66,6 +60,8 @@ def scan(root: Path) -> Listing:
             entries = list(os.scandir(f"{root}/{prefix}"))
         except OSError as error:
             listing.skipped.append((printable(f"{root}/{prefix}"), reason(error)))
+            continue
+        if {entry.name for entry in entries} >= RUN_FILES:
             continue
         for entry in entries:
             name = entry.name

@@ -34,4 +34,5 @@ def bar(title: str = "decoding images", console: Console | None = None) -> Itera
     try:
         yield update
     finally:
-        drawn.stop()
+        if task is not None:  # of a bar that was not drawn, rich prints an empty line into a pipe
+            drawn.stop()

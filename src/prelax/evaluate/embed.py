@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from torch import Tensor
 from prelax.collectives import rank
 from prelax.config import DataSettings
 from prelax.data import ImageSet, load_splits
-from prelax.data.listing import printable, scan
-from prelax.errors import PrelaxError
+from prelax.data.listing import scan
+from prelax.errors import PrelaxError, PrelaxWarning, printable
 from prelax.evaluate.features import extract
 from prelax.loading import Loaded
 from prelax.whole import replacing, writing
@@ -33,6 +34,7 @@ def embed(
     """Writes a row an image (``path``, ``label``, ``label_id``, ``split``, ``embedding``) and says what it wrote.
 
     A ``path`` is as the file system has it, line breaks and all; bytes that are no UTF-8 are written as ``\\xff``.
+    Files that cannot be read have no row; a warning names the first.
 
     Args:
         out: a ``.parquet`` file (``embedding`` is a list of floats: `embedding-atlas FILE --vector embedding`, or
@@ -51,7 +53,13 @@ def embed(
     columns: dict[str, list[Any]] = {name: [] for name in ("path", "label", "label_id", "split")}
     vectors, pictures = [], []
     writes = not shared or rank() == 0
-    for part, images in load_splits(on, split).items():
+    parts = load_splits(on, split)
+    skipped = dict(found for images in parts.values() for found in images.skipped)
+    if skipped and writes:
+        first = "{} ({})".format(*next(iter(skipped.items())))
+        said = f"{len(skipped)} file(s) cannot be read and have no vector; the first is {first}"
+        warnings.warn(said, PrelaxWarning, stacklevel=2)
+    for part, images in parts.items():
         features = extract(
             loaded.backbone, images.images, loaded.preprocess, device=loaded.device, keep="cpu", shared=shared
         )
@@ -77,10 +85,9 @@ def embed(
 def describe(images: ImageSet, split: str) -> dict[str, list[Any]]:
     """The columns about a set's images; a set that was not read from files names its rows ``NAME/SPLIT/ROW``."""
     labels = images.labels.tolist() if images.labels is not None else [-1] * len(images)
-    classes = [name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") for name in images.classes]
     return {
         "path": images.paths or [f"{images.name}/{split}/{row}" for row in range(len(images))],
-        "label": [classes[label] if 0 <= label < len(classes) else None for label in labels],
+        "label": [images.classes[label] if 0 <= label < len(images.classes) else None for label in labels],
         "label_id": labels,
         "split": [split] * len(images),
     }

@@ -28,6 +28,18 @@ def labelled(images: ImageSet, split: str = "") -> ImageSet:
     return images if bool(known.all()) else subset(images, known.nonzero()[:, 0])
 
 
+def obstacle(train: ImageSet, test: ImageSet) -> str:
+    """Why nothing can be measured by the labels of these images, in a line; nothing where it can."""
+    for images, split in ((train, "training"), (test, "test")):
+        if images.labels is None or not bool((images.labels >= 0).any()):
+            return f"none of the {len(images)} {split} images has a label"
+    assert train.labels is not None
+    present = train.labels[train.labels >= 0].unique()
+    if len(present) < 2:
+        return f"all labelled images are of one class ({train.classes[int(present[0])]}), and measuring needs two"
+    return ""
+
+
 def unseen(test: ImageSet, pretraining: ImageSet) -> tuple[ImageSet, int]:
     """The test images that pre-training never saw, pixel for pixel, and how many were left out.
 

@@ -215,10 +215,12 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     found, said = [], result.get("settings")
     asked, k = (said.get("asked_k"), said.get("k")) if isinstance(said, Mapping) else (None, None)
     if k != asked and isinstance(asked, int):
-        found.append(f"The {k} nearest vote, a tenth of the images, not {asked}.")
+        vote = "nearest one votes" if k == 1 else f"{k} nearest vote"
+        found.append(f"The {vote}, a tenth of the images, not {asked}.")
     images, seen = (result.get(key) for key in ("test_images", "test_images_left_out_as_seen"))
     if isinstance(images, int) and 0 < images < FEW:
-        found.append(f"{images} test images are few: one more or less is {100 / images:.1f} points.")
+        few = "1 test image is" if images == 1 else f"{images} test images are"
+        found.append(f"{few} few: one more or less is {100 / images:.1f} points.")
     if isinstance(seen, int) and seen:
         was = "test image is left out: it was" if seen == 1 else "test images are left out: they were"
         found.append(f"{seen} {was} trained on.")

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from prelax.config import DataSettings, EvaluateSettings
 from prelax.data import ImageSet, load_splits, picked
 from prelax.data.decode import Plan, Unreadable, decode
-from prelax.errors import PrelaxError, PrelaxWarning, first_line
+from prelax.errors import PrelaxError, PrelaxWarning, first_line, printable
 from prelax.evaluate.features import extract
 from prelax.evaluate.knn import CHUNK
 from prelax.evaluate.linear import Score
@@ -98,6 +98,18 @@ def search(
     ``split`` is where to look: train, test or all. Of many only the first are drawn; where nothing can be, a warning
     says why.
     """
+    return search_and_draw(loaded, on, queries, out, k, split)[0]
+
+
+def search_and_draw(
+    loaded: Loaded,
+    on: DataSettings,
+    queries: Sequence[Path | str],
+    out: Path | str,
+    k: int = NEAREST,
+    split: str = "train",
+) -> tuple[list[list[dict[str, object]]], Path | None]:
+    """What `search` gives, and the picture's path: None where it could not be drawn."""
     check_ending(Path(out))
     parts = list(load_splits(on, split).values())
     side = int(parts[0].images.shape[-1])
@@ -108,14 +120,16 @@ def search(
     needed = rows.unique()  # ascending
     found = picked(parts, needed)
     at = torch.searchsorted(needed, rows)  # the places of `rows` in `found`
+    drawn = None
     try:
-        draw(pictures, [Path(path).name for path in queries], found, cosine, at, Path(out))
+        drawn = draw(pictures, [printable(Path(path).name) for path in queries], found, cosine, at, Path(out))
     except Exception as error:  # what was found is worth more than its picture
-        warnings.warn(f"the picture was not drawn: {first_line(error)}", PrelaxWarning, stacklevel=2)
-    return [
+        warnings.warn(f"the picture was not drawn: {first_line(error)}", PrelaxWarning, stacklevel=3)
+    hits = [
         [{"row": int(row)} | describe(found, int(i), float(value)) for row, i, value in zip(*told, strict=True)]
         for told in zip(rows, at, cosine, strict=True)
     ]
+    return hits, drawn
 
 
 def describe(gallery: ImageSet, row: int, cosine: float) -> dict[str, object]:
@@ -147,8 +161,8 @@ def check_ending(out: Path) -> None:
         raise PrelaxError(f"cannot draw to {out}: a picture ends in .{', .'.join(sorted(known))}")
 
 
-def draw(pictures: list[Tensor], names: list[str], gallery: ImageSet, cosine: Tensor, rows: Tensor, out: Path) -> None:
-    """A row a query: the picture, then what was found, each with its class (or file name) and cosine."""
+def draw(pictures: list[Tensor], names: list[str], gallery: ImageSet, cosine: Tensor, rows: Tensor, out: Path) -> Path:
+    """A row a query: the picture, then what was found, each with its class (or file name) and cosine; its path."""
     from matplotlib.figure import Figure
 
     from prelax.whole import writing
@@ -171,9 +185,11 @@ def draw(pictures: list[Tensor], names: list[str], gallery: ImageSet, cosine: Te
         said = f"drawn: {down} of {len(pictures)} queries, {across} of the {rows.shape[1]} nearest"
         axes.text(0.05, height - 0.12, said, fontsize=7, va="center")
     axes.set(xlim=(0, width), ylim=(height, 0))
+    out = out if out.suffix else out.with_name(f"{out.name.rstrip('.')}.png")  # what matplotlib would write to
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(out, dpi=130)
+    return out
 
 
 def _show(axes: Axes, line: int, column: int, image: Tensor, title: str) -> None:

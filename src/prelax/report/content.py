@@ -52,6 +52,7 @@ class Card:
     facts: list[tuple[str, str]]
     words: list[Word]
     labelled: int | None = None  # training images with a label; None: not recorded
+    obstacle: str = ""  # why it cannot be measured by its own images
 
 
 @dataclass(frozen=True)

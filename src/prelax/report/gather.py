@@ -279,8 +279,8 @@ def caption(key: str) -> tuple[str, str]:
 # -- runs and settings -------------------------------------------------------------------------------------------------
 
 
-def card(run: Run, name: str, index: int, rows: Sequence[Row], words: Sequence[Word]) -> Card:
-    """A run at a glance."""
+def card(run: Run, name: str, index: int, rows: Sequence[Row], words: Sequence[Word], obstacle: str = "") -> Card:
+    """A run at a glance, and why it cannot be measured by its own images."""
     settings = run.settings
     metrics = run.metrics()
     last = max((e for entry in metrics if isinstance(e := entry.get("epoch"), int)), default=0)
@@ -297,7 +297,7 @@ def card(run: Run, name: str, index: int, rows: Sequence[Row], words: Sequence[W
     if seconds:
         facts.append(("training time", duration(seconds)))
     row = headline(rows, index, settings.data.label)
-    return Card(name, str(run.path), row, facts, list(words), labelled(run))
+    return Card(name, str(run.path), row, facts, list(words), labelled(run), obstacle)
 
 
 def labelled(run: Run) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 import prelax
-from prelax.errors import PrelaxError, PrelaxWarning
+from prelax.errors import PrelaxError, PrelaxWarning, printable, readable
 from prelax.report import embedding
 from prelax.report.content import Album, Atlas, Page, Sprite, Word
 from prelax.report.gather import attempt, bars, card, charts, effects, moves, names, results, settings_table
@@ -58,9 +59,10 @@ def report(
     target = Path(out) if out is not None else opened[0].path / "report.html"
     if target.is_dir():
         target = target / "report.html"
+    html = readable(render(page)).encode()  # before the file is opened: an old page is not lost
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(render(page), encoding="utf-8")
+        target.write_bytes(html)
     for line in page.left_out:
         warnings.warn(f"left out of the page: {line}", PrelaxWarning, stacklevel=2)
     return target
@@ -94,7 +96,10 @@ def gather(
         title=called[0] if len(runs) == 1 else " and ".join(called) if len(runs) == 2 else f"{len(runs)} runs compared",
         made=now()[:16].replace("T", " ") + " UTC",
         version=prelax.__version__,
-        cards=[card(run, called[i], i, rows, words(run)) for i, run in enumerate(runs)],
+        cards=[
+            card(run, called[i], i, rows, words(run), "" if rows else pictures.obstacle(run))
+            for i, run in enumerate(runs)
+        ],
         rows=rows,
         charts=first,
         more_charts=more,
@@ -136,10 +141,24 @@ class Pictures:
         from prelax.data import load
 
         settings = run.settings.data
-        key = split + settings.model_dump_json(exclude=ELSEWHERE)
+        key = split + json.dumps(settings.model_dump(mode="json", exclude=ELSEWHERE))
         if key not in self.sets:
             self.sets[key] = load(settings, split)
         return key, self.sets[key]
+
+    def obstacle(self, run: Run) -> str:
+        """Why a run cannot be measured by its own images, in a line; nothing where it can, as by any known dataset."""
+        from prelax.data.folder import NothingHeldOut
+        from prelax.evaluate.labels import obstacle
+
+        if run.settings.data.source != "folder":
+            return ""
+        try:
+            return obstacle(*(self.load(run, split)[1] for split in ("train", "test")))
+        except NothingHeldOut:
+            return "none of them were held out of training"
+        except PrelaxError as error:
+            return str(error)
 
     def add_map(self, run: Run, index: int) -> None:
         from prelax.evaluate.features import extract
@@ -221,7 +240,7 @@ def captions(images: ImageSet, root: Path | None) -> list[str]:
     """A name for every image, as short as tells it from the others: its path below the root, or the file's name."""
     if images.paths is None:
         return []
-    top = root.expanduser().resolve() if root is not None else None
+    top = Path(printable(str(root.expanduser().resolve()))) if root is not None else None  # as the paths are
     found = []
     for path in images.paths:
         below = top is not None and Path(path).resolve().is_relative_to(top)

@@ -163,9 +163,15 @@ def results(page: Page) -> str:
 
 def how_to_measure(page: Page) -> str:
     """What to do about a page without results."""
-    can = next((card for card in page.cards if card.labelled != 0), None)
+    labelled = [card for card in page.cards if card.labelled != 0]
+    can = next((card for card in labelled if not card.obstacle), None)
     if can is not None or not page.cards:
         return f"No evaluation yet: `prelax evaluate {shlex.quote(can.path) if can else 'RUN'}` makes one."
+    if labelled:
+        return (
+            f"It cannot be measured by its own images: {labelled[0].obstacle}. Measure by others that have labels: "
+            f"`prelax evaluate {shlex.quote(labelled[0].path)} --on FOLDER`."
+        )
     return (
         "The images have no labels, so there is nothing to measure by. Train on sub-folders named after classes, or "
         "with `data.labels=FILE.csv`; or measure by other images that have labels: "
