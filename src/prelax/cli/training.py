@@ -64,7 +64,7 @@ def pretrain(
 
     changes = changes or []
     for word in changes:
-        if "=" not in word and Path(word).is_dir():
+        if "=" not in word and os.path.isdir(word):
             raise PrelaxError(f"{word} is not key=value; to train on the images in it: data.root={shlex.quote(word)}")
     if (Path(recipe) / "config.yaml").is_file():
         if not resume:
@@ -165,7 +165,7 @@ def next_commands(run: Any) -> list[str]:
             f"prelax embed {folder} --on FOLDER -o {shlex.quote(str(run.path / f'vectors.{kind}'))}",
         ]
     first = str(about["first"])  # as a log shows it: a name that is no text opens nothing
-    picture = shlex.quote(first) if Path(first).is_file() else "PICTURE"
+    picture = shlex.quote(first) if os.path.isfile(first) else "PICTURE"
     commands = [
         f"prelax search {folder} {picture} -k 10",
         f"prelax embed {folder} -o {shlex.quote(str(run.path / f'vectors.{kind}'))}",

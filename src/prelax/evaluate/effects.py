@@ -25,6 +25,7 @@ from prelax.evaluate.alone import always as without_probability
 from prelax.evaluate.alone import features_under, similarity, similarity_of_others, some, under
 from prelax.evaluate.features import extract
 from prelax.evaluate.knn import accuracy
+from prelax.evaluate.labels import obstacle
 from prelax.evaluate.logistic import choose_logistic
 from prelax.evaluate.protocols import free_name, place, root_of
 from prelax.evaluate.subject import Subject, subject
@@ -112,14 +113,14 @@ def effects(
 
 
 def who_reads(run: Run, loaded: Loaded, on: DataSettings | None, seed: int) -> tuple[ImageSet, Reader | None, str]:
-    """The images looked at, what tells their class from features (None without labels), and that in words."""
-    test = load_data(on or loaded.settings.data, "test")
-    if test.labels is None or not bool((test.labels >= 0).any()):
+    """The images looked at, what tells their class from features (None without labels to go by), and that in words."""
+    train, test = (load_data(on or loaded.settings.data, split) for split in ("train", "test"))
+    if why := obstacle(train, test):
         # Nothing is fitted, so images of the training split serve where too few were held out.
-        images = test if len(test) >= ENOUGH else load_data(on or loaded.settings.data, "train")
+        images = test if len(test) >= ENOUGH else train
         if len(images) < 2:
             raise PrelaxError(f"{images.name} has fewer than two images to look at")
-        return images, None, "nobody: the images have no labels"
+        return images, None, f"nobody: {why}"
     judged = subject(loaded, on, seed)
     own = classifier(run, loaded) if on is None else None
     if own is not None:

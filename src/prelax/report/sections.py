@@ -168,8 +168,9 @@ def how_to_measure(page: Page) -> str:
     if can is not None or not page.cards:
         return f"No evaluation yet: `prelax evaluate {shlex.quote(can.path) if can else 'RUN'}` makes one."
     if labelled:
+        who = labelled[0].name if len(page.cards) > 1 else "It"
         return (
-            f"It cannot be measured by its own images: {labelled[0].obstacle}. Measure by others that have labels: "
+            f"{who} cannot be measured by its own images: {labelled[0].obstacle}. Measure by others that have labels: "
             f"`prelax evaluate {shlex.quote(labelled[0].path)} --on FOLDER`."
         )
     return (
