@@ -45,6 +45,14 @@ def test_what_a_run_drew_among_the_images_is_none_of_them(tmp_path: Path, photo,
     assert names(read(tmp_path / "set")) == ["1.png", "2.png", "4.png"]
 
 
+def test_pixels_kept_among_the_images_are_none_of_them(tmp_path: Path, photo, read):
+    for name in ("a/1.png", "b/2.png"):
+        photo(tmp_path / "set" / name)
+    for _ in range(2):  # the second time the first one's cache is there
+        assert names(read(tmp_path / "set", cache=tmp_path / "set" / "cache")) == ["1.png", "2.png"]
+    assert list((tmp_path / "set" / "cache").rglob("pixels.npy"))
+
+
 def test_classes_whose_names_are_no_text_are_readable(tmp_path: Path, photo, read):
     for name in (b"caf\xe9", b"dog"):
         os.makedirs(os.fsencode(tmp_path) + b"/set/" + name)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from prelax.collectives import gather_shares, share
-from prelax.evaluate import probe, protocols, subject
+from prelax.evaluate import protocols, subject
 from prelax.evaluate.embed import embed
 from prelax.loading import load
 from prelax.run import Run
@@ -21,10 +21,10 @@ BATCH = 192  # small, so that each of two processes has some
 SCRIPT = f"""
 import sys
 from prelax.cli.app import main
-from prelax.evaluate import probe, protocols, subject
+from prelax.evaluate import protocols, subject
 import torch
 torch.set_num_threads(1)
-probe.BATCH = subject.BATCH = {BATCH}
+subject.BATCH = {BATCH}
 protocols.CHEAP_SEEDS = 1
 run, out = sys.argv[1:]
 status = main(["evaluate", run, "-p", "knn,linear-fast", "--json", "--device", "cpu"])
@@ -45,8 +45,7 @@ def test_two_processes_find_what_one_finds_and_one_writes(
         stdout=subprocess.PIPE,
         text=True,
     )
-    for module in (probe, subject):
-        monkeypatch.setattr(module, "BATCH", BATCH)
+    monkeypatch.setattr(subject, "BATCH", BATCH)
     monkeypatch.setattr(protocols, "CHEAP_SEEDS", 1)
     run = Run.open(tmp_path / "one")
     protocols.evaluate(run, ["knn", "linear-fast"], device="cpu")

@@ -15,7 +15,8 @@ import numpy as np
 from prelax.data.decode import EXTENSIONS, reason
 from prelax.errors import PrelaxError, printable
 
-RUN_FILES = {"config.yaml", "metrics.jsonl"}  # what tells a run folder, where one lies among the images
+# What tells a run folder, or decoded pixels that were kept, where one lies among the images.
+OURS = ({"config.yaml", "metrics.jsonl"}, {"index.json", "pixels.npy"})
 
 
 @dataclass
@@ -61,7 +62,8 @@ def scan(root: Path) -> Listing:
         except OSError as error:
             listing.skipped.append((printable(f"{root}/{prefix}"), reason(error)))
             continue
-        if {entry.name for entry in entries} >= RUN_FILES:
+        there = {entry.name for entry in entries}
+        if any(there >= files for files in OURS):
             continue
         for entry in entries:
             name = entry.name

@@ -200,7 +200,8 @@ def same_images(loaded: Loaded, pretraining: ImageSet, target: DataSettings) -> 
         recorded = str(json.loads(record.read_text(encoding="utf-8"))["digest"])
     except (ValueError, KeyError, TypeError):
         raise PrelaxError(
-            f"{record} cannot be read; without it the test images cannot be told from training images"
+            f"{record} cannot be read; without it the test images cannot be told from training images: use --on "
+            "with another dataset"
         ) from None
     if recorded != digests_of(pretraining)[0]:
         raise PrelaxError(

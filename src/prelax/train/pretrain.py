@@ -188,7 +188,7 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
         if run.unfinished:
             run.drop_unfinished()  # measured while it was trained
         run.save_backbone(engine.objective.network.backbone.state_dict())
-        run.log(f"finished {epochs} epochs")
+        run.log(f"finished {epochs} epoch{'s' if epochs != 1 else ''}")
     return run
 
 

@@ -15,6 +15,7 @@ class Progress:
 
     def __init__(self, epochs: int, steps: int, done: int, shown: bool) -> None:
         self.steps, self.done = steps, done
+        console = Console(stderr=True)
         self.bar = Bar(
             TextColumn("epoch"),
             MofNCompleteColumn(),
@@ -23,8 +24,8 @@ class Progress:
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=not shown,
+            console=console,
+            disable=not shown or not console.is_terminal,  # into a pipe it would only print an empty line
             transient=True,
         )
         self.task = self.bar.add_task("train", total=epochs, completed=done, said="")
