@@ -64,7 +64,7 @@ def test_precision_is_the_share_of_neighbours_of_the_same_class(engine):
 def test_search_finds_the_picture_itself_and_draws_it(trained, tmp_path):
     digits = load_data(DataSettings(), "train")
     Image.fromarray(digits.images[41, 0].numpy()).save(tmp_path / "query.png")
-    found = search(load(trained.path), DataSettings(), [tmp_path / "query.png"], tmp_path / "out" / "found.png", k=3)
+    found, _ = search(load(trained.path), DataSettings(), [tmp_path / "query.png"], tmp_path / "out" / "found.png", k=3)
     assert found[0][0]["row"] == 41
     assert found[0][0]["cosine"] == pytest.approx(1.0, abs=1e-3)
     assert found[0][0]["class"] == digits.classes[int(digits.labels[41])]
@@ -95,7 +95,7 @@ def test_names_with_dollar_signs_are_drawn_as_they_are(trained, tmp_path):
     photos = DataSettings(source="folder", root=tmp_path / "photos", image_size=16, channels=1, test_fraction=0.0,
                           cache=tmp_path / "cache")  # fmt: skip
     queries = [tmp_path / "a$\\frac$.png", tmp_path / "b.png"]
-    found = search(load(trained.path), photos, queries, tmp_path / "out.png", k=2)
+    found, _ = search(load(trained.path), photos, queries, tmp_path / "out.png", k=2)
     assert found[0][0]["class"] == "$\\sqrt$"
     assert (tmp_path / "out.png").is_file()
 
@@ -103,7 +103,7 @@ def test_names_with_dollar_signs_are_drawn_as_they_are(trained, tmp_path):
 def test_of_many_only_the_first_are_drawn_and_all_are_told(trained, tmp_path, monkeypatch):
     monkeypatch.setattr("prelax.evaluate.retrieval.DRAWN", (2, 3))
     Image.new("L", (16, 16)).save(tmp_path / "q.png")
-    found = search(load(trained.path), DataSettings(), [tmp_path / "q.png"] * 5, tmp_path / "out.png", k=500)
+    found, _ = search(load(trained.path), DataSettings(), [tmp_path / "q.png"] * 5, tmp_path / "out.png", k=500)
     assert [len(hits) for hits in found] == [500] * 5
     with Image.open(tmp_path / "out.png") as picture:
         assert picture.size == (int(1.1 * 4 * 130), int((1.35 * 2 + 0.25) * 130))
@@ -113,7 +113,7 @@ def test_a_picture_that_cannot_be_drawn_does_not_lose_what_was_found(trained, tm
     Image.new("L", (16, 16)).save(tmp_path / "q.png")
     (tmp_path / "file").write_text("no folder")
     with pytest.warns(PrelaxWarning, match="the picture was not drawn: cannot write"):
-        found = search(load(trained.path), DataSettings(), [tmp_path / "q.png"], tmp_path / "file" / "out.png", k=2)
+        found, _ = search(load(trained.path), DataSettings(), [tmp_path / "q.png"], tmp_path / "file" / "out.png", k=2)
     assert len(found[0]) == 2
 
 
@@ -153,5 +153,5 @@ def test_a_picture_of_more_than_8_bits_finds_itself(trained, tmp_path):
         Image.fromarray(deep).save(tmp_path / "photos" / f"{i:02d}.png")
     on = DataSettings(source="folder", root=tmp_path / "photos", image_size=16, channels=1, test_fraction=0)
     queries = [tmp_path / "photos" / f"{i:02d}.png" for i in (3, 17)]
-    found = search(load(trained.path), on, queries, tmp_path / "found.png", k=1)
+    found, _ = search(load(trained.path), on, queries, tmp_path / "found.png", k=1)
     assert [one[0]["row"] for one in found] == [3, 17]

@@ -189,7 +189,7 @@ def search(
 
     Example: [bold]prelax search runs/NAME cat.jpg --on ./photos -k 10[/bold]
     """
-    from prelax.evaluate.retrieval import search_and_draw
+    from prelax.evaluate.retrieval import search
     from prelax.loading import load
     from prelax.run import Run
 
@@ -198,7 +198,7 @@ def search(
     with working():
         gallery = dataset(opened, on, root) or whole(opened)
         split = split or ("all" if gallery.source == "folder" else "train")
-        found, drawn = search_and_draw(load(run, chosen(device)), gallery, pictures, target, k=k, split=split)
+        found, drawn = search(load(run, chosen(device)), gallery, pictures, target, k=k, split=split)
     names = [printable(str(picture)) for picture in pictures]
     results = [{"picture": name, "found": hits} for name, hits in zip(names, found, strict=True)]
     rows = [{"picture": name, **hit} for name, hits in zip(names, found, strict=True) for hit in hits]

@@ -41,7 +41,7 @@ class Listing:
 
 
 def scan(root: Path) -> Listing:
-    """Every image file under a folder, by extension; hidden files and run folders, which hold drawings, are left out.
+    """Every image file under a folder, by extension; hidden files and folders of our own are left out.
 
     Links to folders are followed, each folder once, after the real ones: a loop of links ends.
     """

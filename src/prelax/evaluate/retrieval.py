@@ -92,24 +92,12 @@ def search(
     out: Path | str,
     k: int = NEAREST,
     split: str = "train",
-) -> list[list[dict[str, object]]]:
-    """The images of a dataset nearest to each picture, drawn beside it to ``out``; returns path, class and cosine.
-
-    ``split`` is where to look: train, test or all. Of many only the first are drawn; where nothing can be, a warning
-    says why.
-    """
-    return search_and_draw(loaded, on, queries, out, k, split)[0]
-
-
-def search_and_draw(
-    loaded: Loaded,
-    on: DataSettings,
-    queries: Sequence[Path | str],
-    out: Path | str,
-    k: int = NEAREST,
-    split: str = "train",
 ) -> tuple[list[list[dict[str, object]]], Path | None]:
-    """What `search` gives, and the picture's path: None where it could not be drawn."""
+    """The images of a dataset nearest to each picture, with path, class and cosine, and the file they are drawn in.
+
+    ``split`` is where to look: train, test or all. Of many only the first are drawn; where nothing can be, the file is
+    None and a warning says why.
+    """
     check_ending(Path(out))
     parts = list(load_splits(on, split).values())
     side = int(parts[0].images.shape[-1])
@@ -124,7 +112,7 @@ def search_and_draw(
     try:
         drawn = draw(pictures, [printable(Path(path).name) for path in queries], found, cosine, at, Path(out))
     except Exception as error:  # what was found is worth more than its picture
-        warnings.warn(f"the picture was not drawn: {first_line(error)}", PrelaxWarning, stacklevel=3)
+        warnings.warn(f"the picture was not drawn: {first_line(error)}", PrelaxWarning, stacklevel=2)
     hits = [
         [{"row": int(row)} | describe(found, int(i), float(value)) for row, i, value in zip(*told, strict=True)]
         for told in zip(rows, at, cosine, strict=True)
