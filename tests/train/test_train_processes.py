@@ -18,7 +18,7 @@ from prelax.config import resolve
 from prelax.errors import PrelaxError
 from prelax.run import Run
 from prelax.train import joined, pretrain
-from prelax.train.processes import meet
+from prelax.train.processes import Process, meet
 
 COMMON = [
     "data.limit=96",
@@ -113,6 +113,23 @@ def test_a_run_begun_by_one_process_goes_on_with_two(tmp_path: Path, monkeypatch
     assert "resumed at epoch 0, step 1" in (torn / "log.txt").read_text()
     for a, b in zip(Run.open(whole).metrics(), Run.open(torn).metrics(), strict=True):
         assert a["loss"] == pytest.approx(b["loss"], abs=1e-4)
+
+
+def test_several_processes_stop_within_an_epoch_and_go_on_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One of two processes, its partner left out: torchrun kills those that do not end within half a minute.
+    module = importlib.import_module("prelax.train.pretrain")
+    asked = iter([False, True])
+    monkeypatch.setattr(module, "joined", lambda device: contextlib.nullcontext(Process(rank=0, world=2)))
+    monkeypatch.setattr(module, "wait_for_all", lambda process: None)
+    monkeypatch.setattr(module, "any_of", lambda process, flag: flag and next(asked))
+    monkeypatch.setattr(module, "interruptible", lambda: contextlib.nullcontext(lambda: True))
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(resolve("digits/prelax-all", [*COMMON, "train.epochs=2"]), tmp_path / "run", progress=False)
+    state = Run.open(tmp_path / "run").load_checkpoint()
+    assert state is not None
+    assert (state["epoch"], state["step"]) == (0, 2)  # of three
 
 
 def test_a_killed_worker_is_started_again_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -52,7 +52,12 @@ class Engine:
         train = settings.train
         self.batch = min(train.batch_size, self.images // process.world * process.world)
         if self.batch % process.world:
-            raise PrelaxError(f"train.batch_size={self.batch} does not divide among {process.world} processes")
+            less = self.batch // process.world * process.world
+            fits = f"{less} or {less + process.world}" if less >= 2 * process.world else f"{2 * process.world}"
+            raise PrelaxError(
+                f"train.batch_size={self.batch} does not divide among {process.world} processes; "
+                f"use {fits}, or another number of processes (a run that was begun keeps its batch)"
+            )
         if self.batch // process.world < 2:
             limit = f" under data.limit={settings.data.limit}" if settings.data.limit is not None else ""
             held = settings.data.source == "folder" and settings.data.test_fraction > 0
@@ -275,17 +280,24 @@ class Engine:
 
     def measurements(self, steps: int) -> dict[str, float]:
         """Means over the epoch's steps, and the effective rank of the last batch; waits for the device."""
+        self.share_sums()
         names = sorted(self.sums)
         values = torch.stack([self.sums[name] for name in names]) / max(steps, 1)
-        if grouped():
-            torch.distributed.all_reduce(values)
-            values /= self.process.world
         found = dict(zip(names, values.tolist(), strict=True))
         assert self.last_z is not None
         found["effective_rank"] = effective_rank(rows_of_processes(self.last_z))
         if (share := silent_channels(self.objective.network.backbone)) is not None:
             found["silent_channels"] = share
         return found
+
+    def share_sums(self) -> None:
+        """What has been measured of an epoch becomes its mean over all processes, in each of them."""
+        if grouped() and self.sums:
+            names = sorted(self.sums)
+            values = torch.stack([self.sums[name] for name in names])
+            torch.distributed.all_reduce(values)
+            for name, value in zip(names, values / self.process.world, strict=True):
+                self.sums[name].copy_(value)  # in place: a captured step adds to these very tensors
 
     def state(self) -> dict[str, Any]:
         """Everything that training changes."""

@@ -29,6 +29,9 @@ from prelax.train.watching import watcher, watching
 from prelax.whole import remove_leftovers
 
 PATIENCE = 5  # epochs a collapse must last
+# Steps after which several processes ask one another whether to stop. torchrun, interrupted itself, gives its workers
+# half a minute, which may be less than an epoch. On CUDA the answer waits for the device, so it is asked less often.
+ASK = {"cpu": 1, "cuda": 16}
 WRITTEN = (  # by who holds the folder's lock, and nobody else
     "config.yaml",
     "data.json",
@@ -145,12 +148,15 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
 
         def after_step(done: int) -> bool:
             bar.step(done)
-            return interrupted() and process.world == 1  # several processes agree on it after an epoch
+            if process.world == 1:
+                return interrupted()
+            return done < engine.steps and done % ASK[engine.device.type] == 0 and any_of(process, interrupted())
 
         while epoch < epochs:
             clock, first = stopwatch(), step
             step = engine.run_epoch(epoch + 1, first, after_step)
             if step < engine.steps:
+                engine.share_sums()
                 if process.writes:
                     save(run, engine, epoch, step)
                 raise KeyboardInterrupt
