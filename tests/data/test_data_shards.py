@@ -20,7 +20,7 @@ pytest.importorskip("webdataset")
 
 from prelax.data.decode import Plan
 from prelax.data.shards import ShardSet, ShardStore, open_shards
-from prelax.data.tars import expand, samples
+from prelax.data.tars import cut_short, expand, samples
 from prelax.errors import PrelaxError
 
 COUNTS = (5, 9, 1, 7, 6)
@@ -38,12 +38,16 @@ def write(folder: Path, broken: tuple[int, ...] = ()) -> torch.Tensor:
                 held = io.BytesIO()
                 Image.fromarray(image).save(held, "PNG")
                 data = held.getvalue() if number not in broken else b"no image"
-                for name, content in ((f"{number:06d}.png", data), (f"{number:06d}.cls", str(number % 3).encode())):
-                    info = tarfile.TarInfo(name)
-                    info.size = len(content)
-                    tar.addfile(info, io.BytesIO(content))
+                add(tar, {f"{number:06d}.png": data, f"{number:06d}.cls": str(number % 3).encode()})
                 number += 1
     return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
+
+
+def add(tar: tarfile.TarFile, members: dict[str, bytes]) -> None:
+    for name, content in members.items():
+        info = tarfile.TarInfo(name)
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
 
 
 @pytest.fixture
@@ -150,6 +154,54 @@ def test_a_truncated_shard_is_told_once(tmp_path: Path):
     assert "<" not in str(caught.value)  # no object of Python's
 
 
+def test_a_shard_whose_last_header_is_cut_is_named(tmp_path: Path):
+    write(tmp_path)
+    shard = tmp_path / "train-001.tar"
+    with tarfile.open(shard) as tar:
+        third = tar.getmembers()[4]  # the third image: tarfile takes half a header for the end
+    shard.write_bytes(shard.read_bytes()[: third.offset + 100])
+    shards = open_shards(str(tmp_path / "train-00{0,1}.tar"), cache=tmp_path / "cache")
+    assert shards.counts == [5, 2]
+    assert any(note.startswith(f"{shard} does not end as a tar ends") for note in shards.notes)
+    assert cut_short([str(tmp_path / f"train-00{n}.tar") for n in range(5)]) == [str(shard)]
+
+
+def test_of_a_sample_the_plain_image_is_taken_and_what_is_left_out_is_counted(tmp_path: Path):
+    with tarfile.open(tmp_path / "s.tar", "w") as tar:
+        add(tar, {"a.mask.png": b"mask", "a.npy": b"array", "a.png": b"image", "shot 10.11.png": b"first"})
+        add(tar, {"shot 10.12.png": b"second", "shot 10.13.png": b"third"})
+    assert [image for image, _ in samples(str(tmp_path / "s.tar"))] == [b"image", b"first"]
+    for _ in range(2):  # counted, and from the cache
+        notes = open_shards(str(tmp_path / "s.tar"), cache=tmp_path / "cache").notes
+        assert any(note.startswith("3 images left out, a.mask.png among them") for note in notes)
+
+
+def test_an_image_that_is_there_twice_is_named(tmp_path: Path):
+    with tarfile.open(tmp_path / "s.tar", "w") as tar:
+        add(tar, {"a.JPG": b"", "a.jpg": b""})
+    with pytest.raises(PrelaxError, match=r"s\.tar cannot be read: it holds a\.jpg twice"):
+        list(samples(str(tmp_path / "s.tar")))
+
+
+def test_a_remote_shard_that_failed_once_is_counted_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write(tmp_path)
+    monkeypatch.setattr("prelax.data.tars.time.sleep", lambda seconds: None)
+    once = f"mkdir {tmp_path}/failed || cat {tmp_path}/train-001.tar"
+    assert open_shards(f"pipe:{once}", image_size=16, cache=tmp_path / "cache").counts == [9]
+
+
+def test_a_remote_shard_that_has_changed_is_counted_again_by_a_new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write(tmp_path)
+    monkeypatch.setattr("prelax.data.tars.time.sleep", lambda seconds: None)
+    url = f"pipe:cat {tmp_path}/train-001.tar"
+    opened = ShardStore(open_shards(url, image_size=16, cache=tmp_path / "cache"), "cpu", workers=0)
+    shutil.copy(tmp_path / "train-000.tar", tmp_path / "train-001.tar")
+    with pytest.raises(PrelaxError, match="it had 9 images and has 5; start a new run"):
+        opened.batch(torch.arange(2))
+    opened.close()
+    assert open_shards(url, image_size=16, cache=tmp_path / "cache").counts == [5]
+
+
 @pytest.mark.parametrize("pattern", ["s-{0..3.tar", "s-0..3}.tar"])
 def test_a_brace_too_many_is_named(pattern: str, tmp_path: Path):
     with pytest.raises(PrelaxError, match="a brace too many; write train-"):
@@ -174,6 +226,7 @@ def test_shards_come_from_a_server_too(tmp_path: Path, monkeypatch: pytest.Monke
         opened = ShardStore(shards, "cpu", workers=0)
         assert torch.equal(opened.batch(torch.arange(28)), expected)
         opened.close()
+        monkeypatch.setattr("prelax.data.tars.TRIES", 1)
         with pytest.raises(
             PrelaxError, match=r"shard http://.*/none\.tar cannot be read: (empty file|.*failed \(exit 22\))$"
         ):

@@ -8,10 +8,10 @@ shards and the places in them to go on from, and a process that has a part of ev
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -30,11 +30,13 @@ from prelax.data.folder import survey
 from prelax.data.images import ImageSet, order
 from prelax.data.listing import class_names
 from prelax.data.pool import CHUNK, core_count, main_hidden, process_pool
-from prelax.data.tars import count, expand, remote, samples
+from prelax.data.tars import count, cut_short, expand, samples, tried
 from prelax.draws import Draws
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, printable
 
-TRIES = 3  # of a remote shard, before a run ends
+
+class Changed(PrelaxError):
+    """A shard does not hold what was counted in it."""
 
 
 @dataclass
@@ -59,6 +61,7 @@ class ShardSet:
     mix: int = 8
     digest: str = ""
     contents: str = ""
+    counted: Path | None = None  # where the counts are kept
     paths: None = None
     skipped: tuple[()] = ()
 
@@ -96,7 +99,7 @@ class ShardSet:
         """The first images of the set, decoded: to try something on."""
         found: list[bytes] = []
         for url in self.urls:
-            found += [image for image, _ in islice(samples(url), rows - len(found))]
+            found += _first(url, rows - len(found))
             if len(found) >= rows:
                 break
         block, _ = decode_many(found, self.plan)
@@ -120,7 +123,8 @@ def open_shards(
     The size and channels of the set, where not given, are chosen from the first images of the first shards.
     """
     urls = expand(pattern)
-    read, hashes = count(urls, cache, progress)
+    counted, cut = count(urls, cache, progress), cut_short(urls)
+    read, hashes, (beside, such) = counted.labels, counted.hashes, counted.beside
     left = limit if limit is not None else sum(map(len, read))
     for place, labels in enumerate(read):
         read[place] = labels[: max(left, 0)]
@@ -132,17 +136,33 @@ def open_shards(
         raise PrelaxError(f"no images in the shards of {pattern}")
     first: list[bytes] = []
     for url in urls[:4]:
-        first += [image for image, _ in islice(samples(url), 64)]
+        first += _first(url, 64)
     plan, notes = survey(first.__getitem__, len(first), image_size, channels)
     classes = class_names(named)
     number: dict[str | None, int] = {name: i for i, name in enumerate(classes)} | {None: -1}
     known = torch.tensor([number[label] for label in named]) if classes else None
-    notes.append(f"{len(named):,} images in {len(urls)} shards")
+    notes.append(f"{len(named):,} images in {len(urls)} shard{'s' if len(urls) > 1 else ''}")
+    if beside:
+        notes.append(
+            f"{beside:,} image{'s' if beside > 1 else ''} left out, {printable(such)} among them: files of one name up "
+            "to its first dot are one sample, of which one image is taken"
+        )
+    if cut:
+        more = f" and {len(cut) - 1} more" if cut[1:] else ""
+        notes.append(
+            f"{cut[0]}{more} does not end as a tar ends: it may have been cut short when it was made or copied"
+        )
     # Wherever they lie: what they are labelled, and what they hold.
     digest, contents = (
         hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest() for told in (read, hashes)
     )
-    return ShardSet("shards", urls, [len(r) for r in read], plan, known, classes, notes, mix, digest, contents)
+    counts = [len(labels) for labels in read]
+    return ShardSet("shards", urls, counts, plan, known, classes, notes, mix, digest, contents, counted.file)
+
+
+def _first(url: str, rows: int) -> list[bytes]:
+    """The first images of a shard."""
+    return tried(url, lambda: [image for image, _ in islice(samples(url), rows)])
 
 
 def shards_of(settings: DataSettings, progress: Callable[[int, int], None] | None = None) -> ShardSet:
@@ -187,7 +207,7 @@ def decode_shard(url: str, plan: Plan, count: int, pool: Executor | None = None)
     for start, future in flying:
         land(start, future.result())
     if place != count:
-        raise PrelaxError(f"shard {url} has changed: it had {count} images and has {place}; start a new run")
+        raise Changed(f"shard {url} has changed: it had {count} images and has {place}; start a new run")
     if not good.any():
         raise PrelaxError(f"none of the {count} images of shard {url} can be read; the first: {broken[0]}")
     sound = np.flatnonzero(good)
@@ -236,16 +256,15 @@ class ShardStore:
     def read(self, shard: int) -> tuple[np.ndarray, list[str]]:
         """A shard's pixels; one that is remote is tried a few times."""
         url, images = self.shards.urls[shard], self.shards.counts[shard]
-        for pause in (*range(1, TRIES), None) if remote(url) else (None,):
-            try:
-                return decode_shard(url, self.shards.plan, images, self._pool)
-            except BrokenProcessPool:
-                raise PrelaxError("a decoding process died; set data.workers to a smaller number, or to 0") from None
-            except PrelaxError:
-                if pause is None:
-                    raise
-                time.sleep(pause)
-        raise AssertionError  # the last try returns or raises
+        try:
+            return tried(url, lambda: decode_shard(url, self.shards.plan, images, self._pool))
+        except BrokenProcessPool:
+            raise PrelaxError("a decoding process died; set data.workers to a smaller number, or to 0") from None
+        except Changed:
+            if self.shards.counted is not None:  # of a remote shard nothing else tells that the count is out of date
+                with contextlib.suppress(OSError):
+                    self.shards.counted.unlink(missing_ok=True)
+            raise
 
     def new_broken(self) -> list[str]:
         """Lines about broken images that were not given before."""

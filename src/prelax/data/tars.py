@@ -7,10 +7,12 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from prelax.data.cache import cache_folder, locked
 from prelax.data.decode import EXTENSIONS, reason
@@ -18,6 +20,10 @@ from prelax.data.pool import core_count
 from prelax.errors import PrelaxError
 
 PATTERN = "train-{0000..0099}.tar"
+TRIES = 3  # of a remote shard, before a run ends
+MARK = 1024  # bytes of zeros that a tar ends with
+
+Read = TypeVar("Read")
 
 
 def _webdataset() -> Any:
@@ -30,6 +36,14 @@ def _webdataset() -> Any:
 
 def samples(url: str) -> Iterator[tuple[bytes, str | None]]:
     """(contents, label) of every image of a shard, in its order; the label is that of the ``.cls`` member."""
+    for sample in _samples(url):
+        if images := _images(sample):
+            label = sample.get("cls")
+            yield sample[images[0]], label.decode("utf-8", "replace").strip() if label is not None else None
+
+
+def _samples(url: str) -> Iterator[dict[str, Any]]:
+    """The members of a shard, those of one name together, by what follows its first dot."""
     from webdataset.tariterators import group_by_keys, tar_file_expander, url_opener
 
     def stop(error: Exception) -> bool:
@@ -38,16 +52,32 @@ def samples(url: str) -> Iterator[tuple[bytes, str | None]]:
         said = error.args[0] if len(error.args) > 1 and isinstance(error.args[0], str) else reason(error)
         if failed := re.search(r": exit (\d+)", str(error)):
             said = f"the command that fetches it failed (exit {failed[1]})"
+        if twice := re.match(r"(.*): duplicate file name", said, re.DOTALL):
+            said = f"it holds {twice[1]} twice, or in upper and lower case; give every image a name of its own"
         raise PrelaxError(f"shard {url} cannot be read: {said.partition(' @ <')[0]}") from None
 
     opened = url_opener([{"url": url}], handler=stop)
-    for sample in group_by_keys(tar_file_expander(opened, handler=stop)):
-        image = next(
-            (sample[key] for key in sorted(sample) if f".{key.rpartition('.')[2].lower()}" in EXTENSIONS), None
-        )
-        if image is not None:
-            label = sample.get("cls")
-            yield image, label.decode("utf-8", "replace").strip() if label is not None else None
+    yield from group_by_keys(tar_file_expander(opened, handler=stop), handler=stop)
+
+
+def _images(sample: dict[str, Any]) -> list[str]:
+    """The images among a sample's members, the one that is meant first: not a mask or an array beside it.
+
+    >>> _images({"cls": b"", "mask.png": b"", "npy": b"", "png": b""})
+    ['png', 'mask.png', 'npy']
+    """
+    found = [key for key in sample if f".{key.rpartition('.')[2].lower()}" in EXTENSIONS]
+    return sorted(found, key=lambda key: (key.endswith("npy"), key.count("."), key))
+
+
+def tried(url: str, read: Callable[[], Read]) -> Read:
+    """What is read of a shard; where it is remote, after a few tries."""
+    for pause in range(1, TRIES) if remote(url) else ():
+        try:
+            return read()
+        except PrelaxError:
+            time.sleep(pause)
+    return read()
 
 
 def expand(pattern: str) -> list[str]:
@@ -85,20 +115,32 @@ def _stamp(url: str) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
-def count(
-    urls: list[str], cache: Path | None = None, progress: Callable[[int, int], None] | None = None
-) -> tuple[list[list[str | None]], list[str]]:
-    """The label of every image of every shard, and a hash of each shard's images in order.
+@dataclass
+class Counted:
+    """What is known of shards once they have been read.
 
-    Every shard is read for it once; later it comes from the cache.
+    Args:
+        labels: of every image of every shard.
+        hashes: of each shard's images in order.
+        beside: how many images are left out, their sample having one already; and the name of one of them.
+        file: where this is kept.
     """
+
+    labels: list[list[str | None]]
+    hashes: list[str]
+    beside: tuple[int, str] = (0, "")
+    file: Path | None = None
+
+
+def count(urls: list[str], cache: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Counted:
+    """What is in the shards. Every one is read for it once; later it comes from the cache."""
     key = hashlib.blake2b(json.dumps([[url, _stamp(url)] for url in urls]).encode(), digest_size=16).hexdigest()
     file = cache_folder(cache) / "shards" / f"{key}.json"
 
-    def known() -> tuple[list[list[str | None]], list[str]] | None:
+    def known() -> Counted | None:
         try:
             kept = json.loads(file.read_text(encoding="utf-8"))
-            return kept["labels"], kept["hashes"]
+            return Counted(kept["labels"], kept["hashes"], tuple(kept["beside"]), file)
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
@@ -110,25 +152,43 @@ def count(
             held.enter_context(locked(file.with_suffix(".lock")))  # a second process waits instead of reading it all
             if (found := known()) is not None:
                 return found
-        read: list[list[str | None]] = []
-        hashes: list[str] = []
+        found = Counted([], [])
         with ThreadPoolExecutor(core_count()) as threads:
-            for labels, told in threads.map(_look_through, urls):
-                read.append(labels)
-                hashes.append(told)
+            for labels, told, (more, such) in threads.map(lambda url: tried(url, lambda: _look_through(url)), urls):
+                found.labels.append(labels)
+                found.hashes.append(told)
+                found.beside = found.beside[0] + more, found.beside[1] or such
                 if progress:
-                    progress(len(read), len(urls))
+                    progress(len(found.labels), len(urls))
         with contextlib.suppress(OSError):  # not to be written: counted again next time
             making = file.with_suffix(f".{os.getpid()}")
-            making.write_text(json.dumps({"labels": read, "hashes": hashes}), encoding="utf-8")
+            making.write_text(json.dumps({k: v for k, v in asdict(found).items() if k != "file"}), encoding="utf-8")
             making.rename(file)
-    return read, hashes
+    found.file = file
+    return found
 
 
-def _look_through(url: str) -> tuple[list[str | None], str]:
-    """The labels of a shard, and a hash of its images in order."""
-    labels, images = [], hashlib.blake2b(digest_size=16)
-    for image, label in samples(url):
-        labels.append(label)
-        images.update(len(image).to_bytes(8, "little") + image)
-    return labels, images.hexdigest()
+def _look_through(url: str) -> tuple[list[str | None], str, tuple[int, str]]:
+    """The labels of a shard, a hash of its images in order, and how many images beside another, with one's name."""
+    labels, images, more, such = [], hashlib.blake2b(digest_size=16), 0, ""
+    for sample in _samples(url):
+        if names := _images(sample):
+            image, label = sample[names[0]], sample.get("cls")
+            labels.append(label.decode("utf-8", "replace").strip() if label is not None else None)
+            images.update(len(image).to_bytes(8, "little") + image)
+            others = [name for name in names[1:] if not name.endswith("npy")]
+            more, such = more + len(others), such or (f"{sample['__key__']}.{others[0]}" if others else "")
+    return labels, images.hexdigest(), (more, such)
+
+
+def cut_short(urls: list[str]) -> list[str]:
+    """The local shards that lack the mark a tar ends with: half-written or half-copied ones, most likely."""
+    found = []
+    for url in urls:
+        if not remote(url):
+            with open(url, "rb") as file:
+                plain = file.read(MARK)[257:262] == b"ustar"  # a compressed one that is cut short cannot be read
+                file.seek(-min(MARK, file.seek(0, os.SEEK_END)), os.SEEK_END)
+                if plain and any(file.read()):
+                    found.append(url)
+    return found

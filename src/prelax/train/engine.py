@@ -60,7 +60,7 @@ class Engine:
             )
         if self.batch // process.world < 2:
             limit = f" under data.limit={settings.data.limit}" if settings.data.limit is not None else ""
-            held = settings.data.source == "folder" and settings.data.test_fraction > 0
+            held = isinstance(images, ImageSet) and settings.data.source == "folder" and settings.data.test_fraction > 0
             hint = "; data.test_fraction=0 holds none of them out" if held else ""
             raise PrelaxError(
                 f"{settings.data.source} has {self.images} image(s) to train on{limit}: "
