@@ -12,7 +12,7 @@ from prelax.record import Target
 
 
 class PretextLoss:
-    """PL (Eq. 6): cross entropy of the discrete targets and squared error of the continuous ones.
+    """PL (Eq. 5): cross entropy of the discrete targets and squared error of the continuous ones.
 
     >>> loss = PretextLoss([Target("rotation.turns", "categorical", classes=4), Target("crop.area", "continuous")])
     >>> loss.width

@@ -32,7 +32,7 @@ def sim(p: Tensor, z: Tensor) -> Tensor:
 
 
 def r2s(p1: Tensor, g_r: Tensor, z2: Tensor, alpha: float = 1.0) -> Tensor:
-    """Residual relaxed similarity (Eq. 5): ||G(z1) - alpha G(r) - z2||^2.
+    """Residual relaxed similarity (Eq. 4): ||G(z1) - alpha G(r) - z2||^2.
 
     With the prediction of the relaxed view and the residual between it and the view it was made from, this is R3S.
 
