@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from prelax.config import DataSettings
-from prelax.data import cache, load
+from prelax.data import cache, load, memory
 from prelax.data.decode import MAX_PIXELS
 from prelax.errors import PrelaxError
 
@@ -174,12 +174,13 @@ def test_an_unwritable_cache_is_said_and_done_without(open_folder: Path, photo, 
     assert any("cache not written (Permission denied" in note for note in found.notes)
 
 
-def test_a_disk_that_fills_up_while_decoding_loses_no_pixel(tmp_path: Path, photo, read):
+@pytest.mark.parametrize("room", [150_000, 50])  # half of the set, or not even the header: a quota used up
+def test_a_disk_that_fills_up_while_decoding_loses_no_pixel(tmp_path: Path, photo, read, room):
     for i in range(100):
         photo(tmp_path / "set" / f"{i}.png", (32, 32), seed=i)
     expected = read(tmp_path / "set", cache=tmp_path / "roomy")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, hard))  # the file may take half of the set
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:
         found = read(tmp_path / "set", cache=tmp_path / "full")
     finally:
@@ -188,6 +189,19 @@ def test_a_disk_that_fills_up_while_decoding_loses_no_pixel(tmp_path: Path, phot
     assert found.file is None
     assert any("cache not written (File too large" in note for note in found.notes)
     assert not [path for path in (tmp_path / "full" / "images").iterdir() if path.suffix != ".lock"]
+
+
+def test_a_container_has_the_memory_and_the_cores_it_is_allowed(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(memory, "CONTAINER", tmp_path)
+    every = memory.core_count()
+    (tmp_path / "memory.max").write_text("5000000\n")
+    (tmp_path / "memory.current").write_text("4000000\n")
+    (tmp_path / "memory.stat").write_text("anon 1000000\ninactive_file 2500000\nactive_file 500000\n")
+    assert memory.available_memory() == 3_500_000  # pages of files that were read once are no loss
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    assert memory.core_count() == 1
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert memory.core_count() == every
 
 
 def test_pixels_that_fit_nowhere_are_refused_in_one_line(tmp_path: Path, photo, read, monkeypatch):

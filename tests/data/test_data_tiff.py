@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -102,3 +104,15 @@ def test_a_damaged_file_is_a_value_error_and_nothing_worse(changes, cut):
                 read_pixels(data, page)
     except (ValueError, zlib.error, struct.error):
         pass
+
+
+def test_a_look_at_a_large_file_reads_its_header_alone(tmp_path: Path):
+    file = tmp_path / "slide.tif"
+    file.write_bytes(tiff_bytes(np.zeros((4, 20_000, 5), np.uint8)))
+    os.truncate(file, 200_000_000)
+    tracemalloc.start()
+    try:
+        assert look(str(file)) is not None
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()

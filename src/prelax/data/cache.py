@@ -98,7 +98,11 @@ class _Sink:
         # Unbuffered: after a failed write nothing is left behind that a later seek would try to write again.
         self.handle = open(file, "wb+", buffering=0) if file else None  # noqa: SIM115  closed in finish and abandon
         if self.handle:
-            self._write(_header(shape))
+            try:
+                self._write(_header(shape))
+            except OSError:
+                self.abandon()
+                raise
 
     def _allocate(self) -> np.ndarray:
         need, have = int(np.prod(self.shape)), available_memory()
@@ -234,8 +238,12 @@ def _make(
         shutil.rmtree(stale, ignore_errors=True)
     making = entry.parent / f".{entry.name}-{os.getpid()}"
     try:
-        making.mkdir()
-        sink = _Sink(making / "pixels.npy", shape, notes)
+        try:
+            making.mkdir()
+            sink = _Sink(making / "pixels.npy", shape, notes)
+        except OSError as error:  # over one's quota: the disk itself has room
+            notes.append(f"cache not written ({error.strerror}: {entry.parent}); images are kept in memory")
+            sink = _Sink(None, shape, notes)
         try:
             skipped = _fill(sink, blocks(), progress)
             images = sink.finish()

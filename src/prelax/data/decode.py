@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import mmap
 import os
 import stat
 import warnings
@@ -137,18 +138,21 @@ def _npy(source: Source, channels: int | None) -> np.ndarray:
     return array  # H x W x C
 
 
-def _tiff(source: Source, channels: int | None) -> tuple[bytes, list[tiff.Page]] | None:
+def _tiff(source: Source, channels: int | None) -> tuple[bytes | mmap.mmap, list[tiff.Page]] | None:
     """The bytes and pages of a TIFF that Pillow cannot read; None for every other file.
+
+    A file is mapped, not read: a slide of gigabytes is refused by its header.
 
     One page holds an image, unless the set was said to have as many channels as the file has pages.
     """
-    data = source
     if isinstance(source, str):
         with open(source, "rb") as handle:
-            data = handle.read(4)
-            data = data + handle.read() if tiff.is_tiff(data) else data
-    assert isinstance(data, bytes)
-    if not tiff.is_tiff(data):
+            if not tiff.is_tiff(handle.read(4)):
+                return None
+            data: bytes | mmap.mmap = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+    elif tiff.is_tiff(source):
+        data = source
+    else:
         return None
     pages = tiff.read_pages(data)
     if not pages:

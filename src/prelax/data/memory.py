@@ -1,9 +1,12 @@
-"""How much memory there is."""
+"""How much memory there is, and how many cores."""
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
+
+CONTAINER = Path("/sys/fs/cgroup")  # what a container may use, where this process is in one
 
 
 def available_memory() -> int:
@@ -14,12 +17,25 @@ def available_memory() -> int:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 free = int(line.split()[1]) * 1024
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        limit = (CONTAINER / "memory.max").read_text().strip()
         if limit != "max":
-            free = min(free, int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
+            # Pages of files count as used, and are given up when memory is asked for: those not in use of late.
+            stat = dict(line.split() for line in (CONTAINER / "memory.stat").read_text().splitlines())
+            used = int((CONTAINER / "memory.current").read_text()) - int(stat.get("inactive_file", 0))
+            free = min(free, int(limit) - used)
     except (OSError, ValueError):
         pass  # not Linux, or no cgroup: what was found so far stands
     return max(free, 0)
+
+
+def core_count() -> int:
+    """Cores this process may use: those it may run on, or as many as its container has the time of."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = (CONTAINER / "cpu.max").read_text().split()
+        return max(1, min(cores, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # none, or "max"
+        return cores
 
 
 def gigabytes(count: int) -> str:

@@ -16,6 +16,7 @@ from itertools import islice
 import numpy as np
 
 from prelax.data.decode import Plan, decode_many
+from prelax.data.memory import core_count
 from prelax.errors import PrelaxError
 
 CHUNK = 32  # files a process takes at a time
@@ -42,11 +43,6 @@ def main_hidden() -> Iterator[None]:
         finally:
             for name, value in hidden.items():
                 setattr(main, name, value)
-
-
-def core_count() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def process_pool(count: int) -> ProcessPoolExecutor:

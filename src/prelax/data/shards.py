@@ -29,7 +29,8 @@ from prelax.data.decode import Plan, decode_many
 from prelax.data.folder import survey
 from prelax.data.images import ImageSet, order
 from prelax.data.listing import class_names
-from prelax.data.pool import CHUNK, core_count, main_hidden, process_pool
+from prelax.data.memory import core_count
+from prelax.data.pool import CHUNK, main_hidden, process_pool
 from prelax.data.tars import count, cut_short, expand, samples, tried
 from prelax.draws import Draws
 from prelax.errors import PrelaxError, printable

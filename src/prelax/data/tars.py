@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from prelax.data.cache import cache_folder, locked
 from prelax.data.decode import EXTENSIONS, reason
-from prelax.data.pool import core_count
+from prelax.data.memory import core_count
 from prelax.errors import PrelaxError
 
 PATTERN = "train-{0000..0099}.tar"

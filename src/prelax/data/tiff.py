@@ -5,6 +5,7 @@ Classic and big TIFF, strips and tiles, 8 to 64 bits, integer or real, uncompres
 
 from __future__ import annotations
 
+import mmap
 import struct
 import zlib
 from collections.abc import Callable
@@ -63,7 +64,7 @@ def is_tiff(data: bytes) -> bool:
     return data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
-def read_pages(data: bytes | memoryview) -> list[Page]:
+def read_pages(data: bytes | mmap.mmap) -> list[Page]:
     """The pages of a file; ValueError when its structure is broken."""
     order = "<" if bytes(data[:2]) == b"II" else ">"
     big = struct.unpack_from(order + "H", data, 2)[0] == 43
@@ -137,7 +138,7 @@ _DECODERS: dict[int, Callable[[bytes, int], bytes]] = {
 }
 
 
-def read_pixels(data: bytes | memoryview, page: Page) -> np.ndarray:
+def read_pixels(data: bytes | mmap.mmap, page: Page) -> np.ndarray:
     """The pixels of a page, H x W x C, in the file's own depth."""
     height, width, bands, dtype = page.one(HEIGHT), page.one(WIDTH), page.bands, page.dtype
     decoder = _DECODERS.get(page.one(COMPRESSION, 1))
