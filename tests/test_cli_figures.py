@@ -1,4 +1,4 @@
-"""`prelax augmentations` and `prelax figure` on a real run of the digits."""
+"""`prelax augmentations` and `prelax figure` on a real run of the digits, and how tables round."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from prelax.cli import main
+from prelax.cli.evaluating import line
+from prelax.cli.speech import cell
+from prelax.report.sections import number
 
 SMALL = ["model.projector_hidden=32", "model.projector_dim=32", "model.predictor_hidden=16", "model.head_hidden=16"]
 
@@ -139,3 +142,10 @@ def test_a_figure_that_does_not_exist_or_cannot_be_drawn_is_refused_in_one_line(
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
     assert main(["list", "figures", "--json"]) == 0
     assert "tsne" in {row["figure"] for row in json.loads(capsys.readouterr().out)}
+
+
+def test_a_figure_is_rounded_once_as_the_page_rounds_it() -> None:
+    figures = {"accuracy": 30.9524, "std": 8.1497, "floor": 0.3561}  # by way of two digits: 30.9, 8.2
+    row = line({"protocol": "linear", "dataset": "x", "seeds": [0, 1], "test_images": 42, "seconds": 1.0, **figures})
+    shown = [cell(row[name]) for name in ("accuracy %", "std", "random weights %")]
+    assert shown == [number(value) for value in figures.values()] == ["31.0", "8.1", "0.36"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prelax.cli.options import Device, On, Root, RunFolder, chosen
-from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, working
+from prelax.cli.speech import Debug, Json, Quiet, Seed, points, say, show, state, working
 from prelax.errors import PrelaxError, printable, readable
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ def line(result: dict[str, Any]) -> dict[str, Any]:
     return {
         "protocol": result["protocol"],
         "on": result["dataset"],
-        "accuracy %": round(result["accuracy"], 2),
-        "std": round(result["std"], 2) if several else None,
-        "random weights %": round(result["floor"], 2),
+        "accuracy %": points(result["accuracy"]),
+        "std": points(result["std"]) if several else None,
+        "random weights %": points(result["floor"]),
         "seeds": len(result["seeds"]) if several else None,
         "test images": result["test_images"],
         "seconds": result["seconds"],

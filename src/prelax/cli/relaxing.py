@@ -10,7 +10,7 @@ import typer
 
 from prelax.cli.evaluating import dataset
 from prelax.cli.options import Device, On, Root, RunFolder, chosen
-from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, working
+from prelax.cli.speech import Debug, Json, Quiet, Seed, points, say, show, working
 
 if TYPE_CHECKING:
     from prelax.config import DataSettings, Settings
@@ -133,9 +133,9 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
     accuracy = row["accuracy"]
     return {
         "augmentation": row["augmentation"],
-        "moved %": round(row["moved"], 1),
-        "accuracy %": None if accuracy is None else round(accuracy, 2),
-        "std": row["std"],
+        "moved %": points(row["moved"]),
+        "accuracy %": None if accuracy is None else points(accuracy),
+        "std": None if row["std"] is None else points(row["std"]),
         "advice": row["advice"],
         "why": row["why"],
     }

@@ -151,6 +151,15 @@ def cell(value: Any) -> str:
     return str(value)
 
 
+def points(value: float) -> float:
+    """A figure in per cent, rounded once, to the digits that `cell` shows of it; small ones to two.
+
+    >>> cell(points(30.9524)), cell(points(0.3561))
+    ('31.0', '0.36')
+    """
+    return round(value, 1 if abs(value) >= 1 else 2)
+
+
 def plain(value: Any) -> Any:
     """What JSON does not know, as something it does."""
     if isinstance(value, Path):
