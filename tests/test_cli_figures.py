@@ -11,7 +11,7 @@ import pytest
 from prelax.cli import main
 from prelax.cli.evaluating import line
 from prelax.cli.speech import cell
-from prelax.report.sections import number
+from prelax.report import sections
 
 SMALL = ["model.projector_hidden=32", "model.projector_dim=32", "model.predictor_hidden=16", "model.head_hidden=16"]
 
@@ -148,4 +148,4 @@ def test_a_figure_is_rounded_once_as_the_page_rounds_it() -> None:
     figures = {"accuracy": 30.9524, "std": 8.1497, "floor": 0.3561}  # by way of two digits: 30.9, 8.2
     row = line({"protocol": "linear", "dataset": "x", "seeds": [0, 1], "test_images": 42, "seconds": 1.0, **figures})
     shown = [cell(row[name]) for name in ("accuracy %", "std", "random weights %")]
-    assert shown == [number(value) for value in figures.values()] == ["31.0", "8.1", "0.36"]
+    assert shown == [sections.number(value) for value in figures.values()] == ["31.0", "8.1", "0.36"]
