@@ -14,10 +14,11 @@ from torch.nn import functional as F
 
 import prelax
 from prelax import augment
-from prelax.config import Settings, validate
+from prelax.config import MethodSettings, Settings, validate
 from prelax.errors import PrelaxError
 from prelax.nets import Encoder, backbone, projector
 from prelax.nets.heads import MLP
+from prelax.objectives.methods import METHODS, coefficient, terms_of
 from prelax.run import Run, first_line, now
 from prelax.whole import replacing, writing
 
@@ -313,32 +314,30 @@ def model_card(run: Run, loaded: Loaded) -> str:
     """The README of a model: data, method, figures and how to load it."""
     s = loaded.settings
     epochs = next((line["epoch"] for line in reversed(run.metrics())), None)
-    rows = [
-        f"| {e.get('protocol', name)} | {e.get('dataset', '')} | {e['accuracy']:.2f} | "
-        f"{e['std'] if isinstance(e.get('std'), int | float) else 0.0:.2f} | "
-        + (f"{e['floor']:.2f} |" if isinstance(e.get("floor"), int | float) else " |")
-        for name, e in run.evals().items()
-        if isinstance(e.get("accuracy"), int | float)
-    ]
+    rows = [figures_of(name, e) for name, e in run.evals().items() if isinstance(e.get("accuracy"), int | float)]
     figures = (
-        "| protocol | dataset | accuracy (%) | std | random backbone |\n|---|---|---|---|---|\n" + "\n".join(rows)
+        "| protocol | dataset | accuracy (%) | std | random backbone | test images |\n|---|---|---|---|---|---|\n"
+        + "\n".join(rows)
         if rows
         else "No evaluation was made of this run."
     )
     width = int(loaded.backbone.features)  # type: ignore[arg-type]
-    base = f" on {s.method.base}" if s.method.name.startswith("prelax") else ""
+    known = METHODS.get(s.method.name)  # None: a user's own, of another process
+    base = f" on {s.method.base}" if known is not None and known.base is None else ""
+    weights = "".join(f", {name} {value:g}" for name, value in weights_of(s.method).items()) if known else ""
+    taught, tag = ("without", "self-supervised-learning, ") if s.method.name != "supervised" else ("with", "")
     return f"""---
 library_name: prelax
 pipeline_tag: image-feature-extraction
-tags: [prelax, self-supervised-learning, {s.method.name}, {s.data.source}]
+tags: [prelax, {tag}{s.method.name}, {s.data.source}]
 ---
 
 # {s.model.backbone}, {s.method.name}{base}, {s.data.source}
 
-A backbone trained without labels by prelax {prelax.__version__}; card written {now()[:10]}.
+A backbone trained {taught} labels by prelax {prelax.__version__}; card written {now()[:10]}.
 
 - **Data**: {s.data.source}, views of {loaded.size} px, {loaded.channels} channel(s)
-- **Method**: {s.method.name}{base}, alpha {s.method.alpha:g}, beta {s.method.beta:g}, gamma {s.method.gamma:g}
+- **Method**: {s.method.name}{base}{weights}
 - **Training**: {epochs if epochs is not None else s.train.epochs} epochs, batch {s.train.batch_size}, \
 {s.train.optimizer}, lr {s.train.lr:g} per 256 images, seed {s.seed}
 - **Output**: {width} features an image
@@ -351,3 +350,26 @@ model = prelax.load("this folder")
 features = model(images)  # uint8, B x {loaded.channels} x H x W -> B x {width}
 ```
 """
+
+
+def figures_of(name: str, e: dict[str, Any]) -> str:
+    """An evaluation as a line of a model card; what was not measured, a deviation of one seed among it, is a dash."""
+    several = len(e.get("seeds") or []) > 1
+    shown = [e["accuracy"], e.get("std") if several else None, e.get("floor")]
+    cells = [f"{value:.2f}" if isinstance(value, int | float) else "–" for value in shown]
+    return f"| {' | '.join([e.get('protocol', name), e.get('dataset', '–'), *cells, str(e.get('test_images', '–'))])} |"
+
+
+def weights_of(settings: MethodSettings) -> dict[str, float]:
+    """The coefficients that a method's terms use, by name.
+
+    >>> weights_of(MethodSettings(name="prelax-all", gamma2=3.2))
+    {'alpha': 1.0, 'alpha2': 1.0, 'gamma': 0.1, 'gamma2': 3.2, 'beta': 1.0}
+    >>> weights_of(MethodSettings(name="simsiam"))
+    {}
+    """
+    used: list[str] = []
+    for term in terms_of(settings):
+        used += [term.alpha] if term.kind == "relax" else ["eta"] if term.kind == "margin" else []
+        used += [term.coefficient] if term.coefficient is not None else []
+    return {name: coefficient(settings, name) for name in dict.fromkeys(used)}

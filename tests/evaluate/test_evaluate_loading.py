@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from torchvision.transforms import v2
 from prelax.config import resolve
 from prelax.errors import PrelaxError
 from prelax.evaluate.features import fingerprint
-from prelax.loading import Preprocess, load, save_hub
+from prelax.loading import Preprocess, load, model_card, save_hub
 from prelax.nets import backbone
 from prelax.run import Run
 
@@ -165,6 +166,23 @@ def test_the_hub_layout_loads_as_the_run_does_and_tells_no_paths(run, tmp_path):
     assert "62.50" in card
     assert "prelax-rot" in card
     assert str(tmp_path) not in card + (folder / "config.json").read_text()
+
+
+def test_a_model_card_says_what_the_method_used_and_how_much_was_measured(run):
+    run.write_eval("knn", {"protocol": "knn", "dataset": "digits", "accuracy": 91.25, "std": 0.0, "test_images": 14})
+
+    def card(name: str, *changes: str) -> str:
+        settings = resolve("digits/simsiam", [f"method.name={name}", *changes])
+        return model_card(run, replace(load(run.path), settings=settings))
+
+    relaxed = card("prelax-all", "method.alpha=0", "method.alpha2=1", "method.gamma2=3.2")
+    assert "prelax-all on simsiam, alpha 0, alpha2 1, gamma 0.1, gamma2 3.2, beta 1\n" in relaxed
+    assert "**Method**: simsiam\n" in card("simsiam")
+    assert "sim+pl on byol, gamma 0.1\n" in card("sim+pl", "method.base=byol")
+    assert "trained without labels" in relaxed
+    assert "trained with labels" in card("supervised")
+    assert "self-supervised" not in card("supervised")
+    assert "| knn | digits | 91.25 | – | – | 14 |" in relaxed
 
 
 def test_a_damaged_hub_folder_is_refused_in_one_line(run, tmp_path):
