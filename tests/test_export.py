@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torchvision.transforms import v2
 
 from prelax.cli import main
 from prelax.config import resolve
@@ -111,6 +112,21 @@ def test_the_description_says_what_goes_in_and_comes_out(tmp_path: Path) -> None
     assert said["input"]["shape"] == ["batch", 1, 16, 16]
     assert said["features"] == 64
     assert said["normalise"] == "inside the graph"
+
+
+def test_who_does_what_the_description_says_to_larger_images_has_our_features(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "resnet18", "small", 32)
+    folder = export(run, "torch-export")
+    said = json.loads((folder / "backbone.json").read_text())["images"]
+    assert said == (
+        "the central square, of images above 32 px 7/8 of its side (at least 32 px), resized to 32 px: "
+        "bilinear, antialiased"
+    )
+    assert said in (export(run, "torchvision") / "load.py").read_text()
+    program = torch.export.load(folder / "backbone.pt2").module()
+    large = torch.randint(256, (3, 3, 64, 80), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
+    unit = v2.functional.resize(v2.functional.center_crop(large.float() / 255, [56, 56]), [32, 32], antialias=True)
+    torch.testing.assert_close(program(unit), load(run)(large), rtol=1e-3, atol=1e-4)
 
 
 def test_a_backbone_the_library_does_not_have_is_refused_and_nothing_is_left(tmp_path: Path) -> None:

@@ -35,8 +35,9 @@ FORMATS: dict[str, str] = {
 def export(path: Path | str, to: str, out: Path | str | None = None) -> Path:
     """Writes a run's backbone in another library's form and gives the folder: by default ``RUN/export/FORMAT``.
 
-    Beside the weights lie ``backbone.json`` (size, channels, mean, std) and, for torchvision and timm, ``load.py``,
-    which needs that library alone. ONNX and torch.export graphs take float images in 0..1 and normalise them inside.
+    Beside the weights lie ``backbone.json`` (size, channels, mean, std, what is shown of an image) and, for torchvision
+    and timm, ``load.py``, which needs that library alone. ONNX and torch.export graphs take float images in 0..1 and
+    normalise them inside.
     """
     if to not in FORMATS:
         raise PrelaxError(f"no format {to!r}{nearest(to, FORMATS)}")
@@ -73,12 +74,22 @@ def describe(loaded: Loaded, to: str) -> dict[str, Any]:
         "backbone": loaded.settings.model.backbone,
         "method": loaded.settings.method.name,
         "input": {"shape": ["batch", loaded.channels, pre.size, pre.size], "range": [0.0, 1.0]},
+        "images": seen(loaded),
         "normalise": "inside the graph" if inside else "before the backbone",
         "mean": list(pre.mean),
         "std": list(pre.std),
         "features": int(loaded.backbone.features),  # type: ignore[arg-type]
         "prelax": prelax.__version__,
     }
+
+
+def seen(loaded: Loaded) -> str:
+    """What prelax shows the backbone of an image, for those who have to do it themselves."""
+    pre = loaded.preprocess
+    return (
+        f"the central square, of images above {pre.size} px 7/8 of its side (at least {pre.size} px), resized to "
+        f"{pre.size} px: {pre.interpolation}, antialiased"
+    )
 
 
 # -- weights ----------------------------------------------------------------------------------------------------------
@@ -124,7 +135,10 @@ def write_weights(loaded: Loaded, folder: Path, body: list[str]) -> None:
         torch.save(state, temporary)
     pre = loaded.preprocess
     lines = [
-        '"""Builds the backbone; prelax is not needed. Images: floats in 0..1, normalised by MEAN and STD."""',
+        '"""Builds the backbone; prelax is not needed. Images: floats in 0..1, normalised by MEAN and STD.',
+        "",
+        f"Of an image prelax shows it {seen(loaded)}.",
+        '"""',
         "from pathlib import Path",
         *body,
         'weights = Path(__file__).with_name("backbone.pt")',
