@@ -141,6 +141,23 @@ def test_plain_norms_are_synchronised_and_others_named() -> None:
     assert synchronise(nn.Sequential(nn.BatchNorm1d(4), nn.BatchNorm3d(4), nn.LayerNorm(4))) == []
 
 
+def test_a_network_of_one_size_alone_is_refused_other_views() -> None:
+    pytest.importorskip("timm")
+    settings = tiny("model.backbone=timm:vit_tiny_patch16_224")
+    images = load_training(settings.data)
+    with pytest.raises(PrelaxError, match=r"224 takes views of 224 px, not of 16: set augment\.size=224"):
+        Engine(settings, images, CPU, Process())
+    other = settings.model_copy(update={"augment": settings.augment.model_copy(update={"size": 224})})
+    assert Engine(other, images, CPU, Process()).maker.size == 224
+
+
+@pytest.mark.parametrize(("batch", "processes", "said"), [(33, 2, "use 32 or 34"), (3, 2, "use 4, ")])
+def test_a_batch_that_does_not_divide_is_told_which_do(batch: int, processes: int, said: str) -> None:
+    settings = tiny(f"train.batch_size={batch}")
+    with pytest.raises(PrelaxError, match=said):
+        Engine(settings, load_training(settings.data), CPU, Process(0, processes))
+
+
 def test_timms_norm_with_an_activation_computes_what_it_did() -> None:
     layers = pytest.importorskip("timm.layers")
     one, two = layers.BatchNormAct2d(4), layers.BatchNormAct2d(4)

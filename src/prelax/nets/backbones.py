@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torchvision
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
@@ -101,6 +102,22 @@ def _timm(name: str, channels: int) -> nn.Module:
     net = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels)
     net.features = getattr(net, "head_hidden_size", None) or net.num_features  # some widen what they pool
     return net
+
+
+@torch.no_grad()
+def asked_side(net: nn.Module, channels: int, side: int) -> int:
+    """The side of the images a network takes: this one, or the only one that a timm network of fixed size takes."""
+    about = getattr(net, "pretrained_cfg", None) or {}
+    if not about.get("fixed_input_size") or about["input_size"][-1] == side:
+        return side
+    training, weight = net.training, next(net.parameters())
+    try:
+        net.eval()(torch.zeros(1, channels, side, side, device=weight.device))
+    except (AssertionError, RuntimeError):
+        return int(about["input_size"][-1])
+    finally:
+        net.train(training)
+    return side  # some take others all the same
 
 
 def _own(name: str, channels: int) -> nn.Module:

@@ -26,6 +26,7 @@ from prelax.nets.norm import prepare_to_compile, silent_channels
 from prelax.train.norms import synchronise
 from prelax.train.optim import constant_after_warmup, load_optimizer, lr_schedule, optimizer, tau_schedule
 from prelax.train.processes import Process
+from prelax.train.refuse import batch_of, check_labels, check_sides
 from prelax.train.step import Objective
 from prelax.train.views import ViewMaker
 
@@ -50,22 +51,7 @@ class Engine:
         self.settings, self.device, self.process = settings, device, process
         self.images = len(images)
         train = settings.train
-        self.batch = min(train.batch_size, self.images // process.world * process.world)
-        if self.batch % process.world:
-            less = self.batch // process.world * process.world
-            fits = f"{less} or {less + process.world}" if less >= 2 * process.world else f"{2 * process.world}"
-            raise PrelaxError(
-                f"train.batch_size={self.batch} does not divide among {process.world} processes; "
-                f"use {fits}, or another number of processes (a run that was begun keeps its batch)"
-            )
-        if self.batch // process.world < 2:
-            limit = f" under data.limit={settings.data.limit}" if settings.data.limit is not None else ""
-            held = isinstance(images, ImageSet) and settings.data.source == "folder" and settings.data.test_fraction > 0
-            hint = "; data.test_fraction=0 holds none of them out" if held else ""
-            raise PrelaxError(
-                f"{settings.data.source} has {self.images} image(s) to train on{limit}: "
-                f"training needs at least two a process{hint}"
-            )
+        self.batch = batch_of(settings, images, process.world)
         train = train.model_copy(update={"batch_size": self.batch})  # the rate goes by what a step sees
         self.steps = self.images // self.batch
         self.bfloat16 = precision(settings, device)
@@ -78,6 +64,7 @@ class Engine:
             self.objective = Objective(
                 settings, channels, self.maker.size, self.maker.specs, self.maker.relaxed_specs, len(images.classes)
             ).to(device)
+        check_sides(self.objective, channels, settings, self.maker)
         self.store = store_of(images, device, settings.data, self.batch, process.world)
         self.walk = images.walk
         self.labels = images.labels.to(device) if images.labels is not None else None
@@ -342,18 +329,6 @@ def effective_rank(z: Tensor) -> float:
     share = values / values.sum().clamp_min(1e-300)
     share = share[share > 0]
     return float(torch.exp(-(share * share.log()).sum()))
-
-
-def check_labels(images: ImageSet | ShardSet, source: str) -> None:
-    """Refuses images that cannot be trained on with labels, and says how many have none."""
-    if images.labels is None:
-        raise PrelaxError(f"method supervised needs labels, and {source} has none; choose another method.name")
-    missing = int((images.labels < 0).sum())
-    if missing:
-        raise PrelaxError(
-            f"method supervised needs a label for every image, and {missing} of {len(images)} have none; "
-            "label them, take them away, or choose another method.name"
-        )
 
 
 def precision(settings: Settings, device: torch.device) -> bool:

@@ -1,0 +1,53 @@
+"""What is refused before anything is trained or written, in words that say what to do."""
+
+from __future__ import annotations
+
+from prelax.config import Settings
+from prelax.data import ImageSet, ShardSet
+from prelax.errors import PrelaxError
+from prelax.nets.backbones import asked_side
+from prelax.train.step import Objective
+from prelax.train.views import ViewMaker
+
+
+def batch_of(settings: Settings, images: ImageSet | ShardSet, processes: int) -> int:
+    """Images a step, over all processes: what the settings say, or all there are; two at least for each process."""
+    batch = min(settings.train.batch_size, len(images) // processes * processes)
+    if batch % processes:
+        less = batch // processes * processes
+        fits = f"{less} or {less + processes}" if less >= 2 * processes else f"{2 * processes}"
+        raise PrelaxError(
+            f"train.batch_size={batch} does not divide among {processes} processes; "
+            f"use {fits}, or another number of processes (a run that was begun keeps its batch)"
+        )
+    if batch // processes < 2:
+        limit = f" under data.limit={settings.data.limit}" if settings.data.limit is not None else ""
+        held = isinstance(images, ImageSet) and settings.data.source == "folder" and settings.data.test_fraction > 0
+        hint = "; data.test_fraction=0 holds none of them out" if held else ""
+        raise PrelaxError(
+            f"{settings.data.source} has {len(images)} image(s) to train on{limit}: "
+            f"training needs at least two a process{hint}"
+        )
+    return batch
+
+
+def check_labels(images: ImageSet | ShardSet, source: str) -> None:
+    """Refuses images that cannot be trained on with labels, and says how many have none."""
+    if images.labels is None:
+        raise PrelaxError(f"method supervised needs labels, and {source} has none; choose another method.name")
+    missing = int((images.labels < 0).sum())
+    if missing:
+        raise PrelaxError(
+            f"method supervised needs a label for every image, and {missing} of {len(images)} have none; "
+            "label them, take them away, or choose another method.name"
+        )
+
+
+def check_sides(objective: Objective, channels: int, settings: Settings, maker: ViewMaker) -> None:
+    """Refuses views of a side that the backbone does not take."""
+    sides = {"augment.size": maker.size} | ({"augment.small_size": maker.small_size} if objective.copies else {})
+    for key, side in sides.items():
+        asked = asked_side(objective.network.backbone, channels, side)
+        if asked != side:
+            name = settings.model.backbone
+            raise PrelaxError(f"backbone {name} takes views of {asked} px, not of {side}: set {key}={asked}")
