@@ -249,7 +249,7 @@ def _decode(
     ignored = sum(listing.others.values())
     if ignored:
         kinds = ", ".join(f"{n} {ext}" for ext, n in listing.others.most_common(5))
-        notes.append(f"{files(ignored)} left out, by their names no images: {kinds}")
+        notes.append(f"{files(ignored)} left out, of kinds that are not read: {kinds}")
     if skipped:
         notes.append(f"{files(len(skipped))} skipped of {count + len(listing.skipped)}")
     where = f"mapped from {decoded.file}" if decoded.file else "in memory"
