@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from torch.nn import functional as F
 
 from prelax.config import resolve
 from prelax.doctor import examine_run
+from prelax.draws import Draws
 from prelax.errors import PrelaxError
 from prelax.evaluate.doctor import _heads, chance, diagnose
+from prelax.loading import views_of
 from prelax.objectives import PretextLoss
 from prelax.record import Target
 from prelax.report import report
@@ -133,6 +136,20 @@ def test_a_residual_at_chance_ignores_its_pretext():
     assert "no up and down" in finding.found
 
 
+def test_of_two_pretexts_the_one_that_is_ignored_is_named_with_its_own_weight():
+    def finding(*changes, **losses):
+        settings = resolve("digits/prelax-all", [*changes])
+        found = diagnose([line(1), line(2, **{f"loss/{name}": loss for name, loss in losses.items()})], settings)
+        return next(f for f in found if f.what == "pretext").found
+
+    said = finding("method.gamma2=0.5", pl=1.0, rotpl=0.6)
+    assert "ignores a part of its pretext, loss/pl 1.000 (a guess: 1.002), but not loss/rotpl 0.600" in said
+    assert "a higher method.gamma or train" in said
+    assert "a higher method.gamma2 or train" in finding("method.gamma2=0.5", pl=0.6, rotpl=1.385)
+    assert "a higher method.gamma or train" in finding("method.gamma2=null", pl=0.6, rotpl=1.385)
+    assert "a higher method.gamma or method.gamma2 or train" in finding("method.gamma2=0.5", pl=1.0, rotpl=1.385)
+
+
 def test_a_relative_angle_that_is_read_without_effort_teaches_little():
     easy = [line(1), line(2, **{"loss/rotpl": 0.013})]
     assert "method.pl_anchor=none" in told(easy)["pretext"].found
@@ -167,6 +184,22 @@ def test_chance_is_the_loss_of_the_best_head_that_sees_nothing(reduction):
     blind = torch.tensor([0.0, 0, 0, 0, math.log(0.2 / 0.8), 0.0]).expand(n, -1)
     loss = float(PretextLoss(specs, reduction)(blind, targets))
     assert chance(specs, reduction, {"applied": 0.2}) == pytest.approx(loss, rel=0.02)
+
+
+@pytest.mark.parametrize("recipe", ["digits/prelax-all", "cifar10/prelax-std"])
+def test_a_guess_is_what_the_best_constant_has_on_the_recipes_own_draws(recipe):
+    settings = resolve(recipe)
+    (_, specs, drawn), _ = _heads(settings)
+    channels, size = (1, 16) if "digits" in recipe else (3, 32)  # so few pixels that boxes are rounded by much
+    views = views_of(settings, channels).pipelines[1]
+    record = views.sample((20_000, channels, size, size), Draws(7, 20_000))
+    losses = []
+    for spec in specs:
+        value = spec.value(record[spec.name])
+        constant = value.mean().expand_as(value)
+        loss = F.mse_loss if spec.kind == "continuous" else F.binary_cross_entropy
+        losses.append(float(loss(constant, value)))
+    assert chance(specs, "mean", drawn) == pytest.approx(np.mean(losses), rel=0.02)
 
 
 def test_how_often_a_target_is_yes_is_taken_from_the_recipes_own_draws():

@@ -10,6 +10,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from prelax.config import Settings
 from prelax.doctor import Finding
 from prelax.errors import PrelaxError
@@ -24,6 +26,7 @@ IGNORED = 0.97  # of the loss of a guess
 EASY = 0.05  # of it: on CIFAR-10 the angle of a residual fell to 0.002-0.02 of a guess, and the features with it
 JUMP, JUMPS, BEFORE = 1.2, 3, 5  # a loss so much above the median of so many epochs before it; more than chance
 SILENT = 0.1  # share of a backbone's channels
+DRAWN = 4096  # images whose parameters say how these are drawn
 UNLEARNT = ("supervised", "rotation")  # methods whose embeddings are not compared
 
 Lines = Sequence[Mapping[str, Any]]
@@ -211,8 +214,10 @@ def waiting(metrics: Lines, settings: Settings) -> Finding | None:
     return Finding(True, "speed", f"steady: {middle:,.0f} images/s{waited}")
 
 
-def chance(specs: Sequence[Target], reduction: str, rates: Mapping[str, float]) -> float:
+def chance(specs: Sequence[Target], reduction: str, drawn: Mapping[str, float]) -> float:
     """The PL of a head that knows how parameters are drawn and nothing of the residual.
+
+    ``drawn`` has how often a yes-or-no target is a yes, and the variance of a standardised number.
 
     >>> round(chance([Target("rotation.turns", "categorical", classes=4)], "mean", {}), 4)
     1.3863
@@ -222,10 +227,10 @@ def chance(specs: Sequence[Target], reduction: str, rates: Mapping[str, float]) 
         if spec.kind == "categorical":
             losses.append(math.log(spec.classes))
         elif spec.kind == "binary":
-            p = min(max(rates.get(spec.name, 0.5), 1e-9), 1 - 1e-9)
+            p = min(max(drawn.get(spec.name, 0.5), 1e-9), 1 - 1e-9)
             losses.append(-p * math.log(p) - (1 - p) * math.log(1 - p))
         else:
-            losses.append(1.0)  # standardised
+            losses.append(drawn.get(spec.name, 1.0))  # not 1 where a crop of few pixels is rounded to whole ones
     return sum(losses) if reduction == "sum" else sum(losses) / max(len(losses), 1)
 
 
@@ -242,23 +247,29 @@ def no_up(settings: Settings) -> str:
 def ignores_pretext(metrics: Lines, settings: Settings) -> Finding | None:
     """Whether the residual's heads do better than a guess."""
     told = []
-    for key, specs, rates in _heads(settings):
+    for key, specs, drawn in _heads(settings):
         losses = values(metrics, key)
         if not losses or not specs:
             continue
-        guess = chance(specs, settings.method.pl_reduction, rates)
+        guess = chance(specs, settings.method.pl_reduction, drawn)
         told.append((losses[-1] / guess, key, losses[-1], guess))
     if not told:
         return None
-    figures = ", ".join(f"{key} {loss:.3f} (a guess: {guess:.3f})" for _, key, loss, guess in told)
+    says = {key: f"{key} {loss:.3f} (a guess: {guess:.3f})" for _, key, loss, guess in told}
+    figures = ", ".join(says.values())
+    own = {"loss/pl": "gamma", "loss/rotpl": "gamma" if settings.method.gamma2 is None else "gamma2"}
     deaf = {key: guess for share, key, _, guess in told if not share < IGNORED}
     if deaf:
+        known = ", ".join(said for key, said in says.items() if key not in deaf)
+        ignored = ", ".join(says[key] for key in deaf)
+        what = f"a part of its pretext, {ignored}, but not {known}" if known else f"its pretext: {ignored}"
         return Finding(
             False,
             "pretext",
-            f"the residual ignores its pretext: {figures}; train longer, or try "
+            f"the residual ignores {what}; train longer, or try "
             f"{'' if settings.method.similarity == 'both' else 'method.similarity=both, '}"
-            f"a higher method.gamma or train.warmup_epochs=10{no_up(settings) if 'loss/rotpl' in deaf else ''}",
+            f"a higher {' or '.join(dict.fromkeys(f'method.{own[key]}' for key in deaf))} or train.warmup_epochs=10"
+            f"{no_up(settings) if 'loss/rotpl' in deaf else ''}",
             deaf,
         )
     easy = {key: EASY * guess for share, key, _, guess in told if key == "loss/rotpl" and share < EASY}
@@ -267,32 +278,38 @@ def ignores_pretext(metrics: Lines, settings: Settings) -> Finding | None:
             False,
             "pretext",
             f"too easy to teach much: {figures}; an image and its own changed copy differ in ways that need no "
-            "understanding; try method.pl_anchor=none, or a lower method.gamma",
+            f"understanding; try method.pl_anchor=none, or a lower method.{own['loss/rotpl']}",
             easy,
         )
     return Finding(True, "pretext", f"the residual knows what was done: {figures}")
 
 
 def _heads(settings: Settings) -> list[tuple[str, Sequence[Target], dict[str, float]]]:
-    """The residual's losses with their targets, and how often each yes-or-no target is a yes."""
-    import torch
-
+    """The residual's losses with their targets, and how these are drawn: what `chance` asks for."""
     from prelax.draws import Draws
     from prelax.loading import views_of
 
     channels = settings.data.channels or (1 if settings.data.source == "digits" else 3)
     maker = views_of(settings, channels)
     size = settings.data.image_size or maker.size
-    record = maker.pipelines[1].sample((4096, channels, size, size), Draws(0, 4096)) if maker.specs else {}
-    rates = {s.name: float(record[s.name].to(torch.float32).mean()) for s in maker.specs if s.kind == "binary"}
-    relaxed = {}
+    record = maker.pipelines[1].sample((DRAWN, channels, size, size), Draws(0, DRAWN)) if maker.specs else {}
+    relaxed: dict[str, Tensor] = {}
     if maker.relax is not None:
-        drawn = maker.relax.make_params((4096, channels, maker.size, maker.size), Draws(0, 4096))
-        full = {f"{maker.relax.name}.{name}": column for name, column in drawn.items()}
-        relaxed = {
-            s.name: float(full[s.name].to(torch.float32).mean()) for s in maker.relaxed_specs if s.kind == "binary"
-        }
-    return [("loss/pl", maker.specs, rates), ("loss/rotpl", maker.relaxed_specs, relaxed)]
+        params = maker.relax.make_params((DRAWN, channels, maker.size, maker.size), Draws(0, DRAWN))
+        relaxed = {f"{maker.relax.name}.{name}": column for name, column in params.items()}
+    return [
+        ("loss/pl", maker.specs, drawn_as(maker.specs, record)),
+        ("loss/rotpl", maker.relaxed_specs, drawn_as(maker.relaxed_specs, relaxed)),
+    ]
+
+
+def drawn_as(specs: Sequence[Target], columns: Mapping[str, Tensor]) -> dict[str, float]:
+    """How often each yes-or-no target is a yes, and how much each number varies once it is standardised."""
+    told = {spec: spec.value(columns[spec.name]).double() for spec in specs if spec.kind != "categorical"}
+    return {
+        spec.name: float(value.mean() if spec.kind == "binary" else value.var(correction=0).clamp_min(1e-9))
+        for spec, value in told.items()
+    }
 
 
 def probe_fell(metrics: Lines) -> Finding | None:
