@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -78,6 +81,8 @@ def little_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     kind = SimpleNamespace(
         base_folder=folder.name,
         url="https://example.org/cifar.tar.gz",
+        filename="cifar.tar.gz",
+        tgz_md5="",
         train_list=[batch("data_batch_1", 12), batch("data_batch_2", 8)],
         test_list=[batch("test_batch", 5)],
         meta={"filename": meta, "key": "label_names", "md5": meta_md5},
@@ -101,6 +106,29 @@ def test_cifar_is_found_in_its_own_folder_and_in_one_named_after_it(little_cifar
     assert cifar.find("cifar10", little_cifar / "cifar-10-batches-py") == little_cifar / "cifar-10-batches-py"
     little_cifar.rename(little_cifar.parent / "cifar10")
     assert cifar.find("cifar10", little_cifar.parent) == little_cifar.parent / "cifar10" / "cifar-10-batches-py"
+
+
+def test_cifar_is_fetched_once_by_processes_that_begin_together_and_again_when_half_of_it_is_missing(
+    little_cifar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    target, fetched = tmp_path / "elsewhere", []
+
+    def fetch(url: str, root: str, **about: str) -> None:
+        fetched.append(url)
+        (target / "cifar-10-batches-py").mkdir(exist_ok=True)
+        for file in sorted((little_cifar / "cifar-10-batches-py").iterdir()):
+            (target / "cifar-10-batches-py" / file.name).write_bytes(b"half")
+            time.sleep(0.02)
+            shutil.copy(file, target / "cifar-10-batches-py")
+
+    monkeypatch.setattr("torchvision.datasets.utils.download_and_extract_archive", fetch)
+    settings = DataSettings(source="cifar10", root=target, download=True)
+    with ThreadPoolExecutor(2) as threads:
+        assert [len(found) for found in threads.map(lambda _: load(settings, "test"), range(2))] == [5, 5]
+    assert len(fetched) == 1
+    (target / "cifar-10-batches-py" / "data_batch_2").unlink()
+    assert len(load(settings, "test")) == 5
+    assert len(fetched) == 2
 
 
 def test_cifar_resizes_and_greys(little_cifar: Path):

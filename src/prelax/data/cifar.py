@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import pickle
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 
 from prelax.config import DataSettings
-from prelax.data.cache import cache_folder
+from prelax.data.cache import cache_folder, locked
 from prelax.data.images import ImageSet, fit
 from prelax.errors import PrelaxError
 
@@ -73,14 +74,26 @@ def _fetch(name: str, root: Path) -> Path:
     return root / kind.base_folder
 
 
+def _fetched(name: str, root: Path) -> Path:
+    """The folder of the original files, fetched unless all are there; a second process waits for the first."""
+    kind = describe(name)
+    files = [kind.meta["filename"], *(file for file, _ in (*kind.train_list, *kind.test_list))]
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # not to be written: they are there, or it is said below
+            root.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(root / f".{name}.lock"))
+        folder = find(name, root)
+        if folder is not None and all((folder / file).is_file() for file in files):
+            return folder
+        return _fetch(name, root)
+
+
 def load_cifar(settings: DataSettings, split: str) -> ImageSet:
     """CIFAR-10 or CIFAR-100 (by ``settings.source``), 50,000 or 10,000 images of 32 px."""
     name = settings.source
     kind = describe(name)
     root = (settings.root or cache_folder(settings.cache) / name).expanduser()
-    folder = find(name, root)
-    if folder is None and settings.download:
-        folder = _fetch(name, root)
+    folder = _fetched(name, root) if settings.download else find(name, root)
     if folder is None:
         raise PrelaxError(
             f"no {name} files: looked for {kind.base_folder}/{kind.meta['filename']} in {root} and {root / name}; "
