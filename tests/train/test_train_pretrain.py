@@ -123,6 +123,39 @@ def test_a_run_killed_anywhere_and_resumed_ends_bit_for_bit_as_one_never_stopped
         assert torch.equal(value, b["network"][name]), name
 
 
+DROPS = """
+from torch import nn
+
+class Net(nn.Sequential):
+    features = 8
+
+    def __init__(self, channels):
+        super().__init__(nn.Conv2d(channels, 8, 3, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.5))
+"""
+
+
+def test_a_network_with_dropout_goes_on_as_if_it_had_never_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dropping.py").write_text(DROPS)
+    monkeypatch.chdir(tmp_path)
+    settings = tiny("model.backbone=dropping:Net", "train.epochs=2")
+    before = torch.random.get_rng_state()
+    whole = pretrain(settings, tmp_path / "whole", progress=False)
+    assert torch.equal(torch.random.get_rng_state(), before)  # the caller's own draws are not disturbed
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            sys.modules["prelax.train.pretrain"], "interruptible", lambda: contextlib.nullcontext(lambda: True)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(settings, tmp_path / "torn", progress=False)
+    torch.rand(3)  # whatever else the process draws
+    torn = pretrain(settings, tmp_path / "torn", resume=True, progress=False)
+    assert measured(torn) == measured(whole)
+    other = pretrain(tiny("model.backbone=dropping:Net", "train.epochs=2"), tmp_path / "other", progress=False)
+    assert measured(other) == measured(whole)
+
+
 def test_ctrl_c_leaves_a_checkpoint_at_the_step_it_came_to(tmp_path: Path) -> None:
     changes = ["train.epochs=2000", "train.checkpoint_every=1000"]
     process = start(tmp_path / "run", *changes)

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from prelax.collectives import grouped, rows_of_processes
 from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, store_of
+from prelax.draws import Draws
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.nets.norm import prepare_to_compile, silent_channels
 from prelax.train.norms import synchronise
@@ -75,6 +76,7 @@ class Engine:
         self.last_z: Tensor | None = None
         self.graph: torch.cuda.CUDAGraph | None = None
         self.waited = 0.0
+        self.rolls = ":" in settings.model.backbone  # a network of others may have dropout
         self.module: nn.Module = self.objective
         self._prepare()
 
@@ -154,6 +156,8 @@ class Engine:
         for step in range(first, self.steps):
             self.set_rates((epoch - 1) * self.steps + step)
             self.ids.copy_(on_device[step])
+            if self.rolls:
+                torch.manual_seed(self._roll(epoch, step))
             if feed is not None:
                 asked = time.perf_counter()
                 pixels = next(feed)[1]
@@ -165,6 +169,12 @@ class Engine:
             if after_step(step + 1):
                 return step + 1
         return self.steps
+
+    def _roll(self, epoch: int, step: int) -> int:
+        """What torch's generators begin a step with: dropout too goes by its address, and differs by process."""
+        key = Draws(self.settings.seed, 1).at("layers", epoch, step, self.process.rank).key
+        assert isinstance(key, int)
+        return key >> 1  # torch takes 63 bits
 
     def set_rates(self, step: int) -> None:
         """The learning rate and the target's decay of a step of the run."""

@@ -141,6 +141,7 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
     epochs, history = settings.train.epochs, [line for line in run.metrics() if line["epoch"] <= epoch]
     shown = progress and process.writes
     with (
+        torch.random.fork_rng(devices=[engine.device] if engine.device.type == "cuda" else []),
         interruptible() as interrupted,
         watching(run, settings) if process.writes else contextlib.nullcontext(lambda line: None) as watch,
         Progress(epochs, engine.steps, epoch, shown) as bar,
