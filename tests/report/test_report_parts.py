@@ -43,7 +43,7 @@ def test_neighbours_are_those_of_plain_numpy(count: int, k: int, seed: int) -> N
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     cosine = unit @ unit.T
     np.fill_diagonal(cosine, -np.inf)
-    expected = np.argsort(-cosine, axis=1)[:, : min(k, count - 1)]
+    expected = np.argsort(-cosine, axis=1)[:, : min(k, max(1, (count - 1) // 2))]  # all others are near to everyone
     assert np.array_equal(embedding.nearest(torch.from_numpy(features), k).numpy(), expected)
 
 
@@ -52,6 +52,8 @@ def test_agreement_counts_only_known_labels() -> None:
     neighbours = torch.tensor([[1], [2], [0], [0]])
     assert embedding.agreement(labels, neighbours) == pytest.approx(100 / 3)
     assert embedding.agreement(torch.tensor([-1, -1]), torch.tensor([[1], [0]])) is None
+    unknown = torch.tensor([[1, 3], [3, 0], [3, 3], [0, 1]])  # a neighbour without a label is neither right nor wrong
+    assert embedding.agreement(torch.tensor([0, 0, 1, -1]), unknown) == 100.0
 
 
 def test_tsne_keeps_far_groups_apart_and_inside_the_frame() -> None:

@@ -65,6 +65,15 @@ def _search(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
 
 
+def looked_at(count: int, k: int = NEAREST) -> int:
+    """How many neighbours among so many images: at most half of the others, for all of them are near to everyone.
+
+    >>> [looked_at(count) for count in (1, 2, 3, 15, 500)]
+    [0, 1, 1, 7, 15]
+    """
+    return min(k, count - 1, max(1, (count - 1) // 2))
+
+
 def precision_at(features: Tensor, labels: Tensor, k: int = NEAREST) -> float:
     """Percent of the k nearest other images that share the query's class, every image asked once.
 
@@ -80,7 +89,7 @@ def precision_at(features: Tensor, labels: Tensor, k: int = NEAREST) -> float:
 
 def precision(subject: Subject, settings: EvaluateSettings, seeds: Sequence[int] = ()) -> Outcome:
     """Precision among the nearest test images of every test image."""
-    k = max(1, min(NEAREST, (len(subject.test) - 1) // 2))  # all the others would be right by their number alone
+    k = max(1, looked_at(len(subject.test)))  # all the others would be right by their number alone
     found = precision_at(subject.features("test"), subject.labels("test"), k)
     return Outcome(Score([found]), {"k": k, "metric": "cosine", "gallery": "the other test images"})
 

@@ -35,19 +35,20 @@ def sample(labels: Tensor | None, total: int, points: int, seed: int = 0) -> Ten
 
 
 def nearest(features: Tensor, k: int = NEAREST) -> Tensor:
-    """The k nearest other rows of each row by cosine, nearest first: N x k."""
+    """The k nearest other rows of each row by cosine, nearest first, at most half of them: N x k."""
+    from prelax.evaluate.retrieval import looked_at
     from prelax.evaluate.retrieval import nearest as search
 
-    return search(features, features, min(k, len(features) - 1), skip_self=True)[1].cpu()
+    return search(features, features, looked_at(len(features), k), skip_self=True)[1].cpu()
 
 
 def agreement(labels: Tensor, neighbours: Tensor) -> float | None:
-    """Per cent of neighbours that share their query's label, over the queries whose label is known."""
-    known = labels >= 0
-    if not bool(known.any()) or neighbours.shape[1] == 0:
+    """Per cent of neighbours that share their query's label, where both labels are known."""
+    known = (labels >= 0)[:, None] & (labels[neighbours] >= 0)
+    if not bool(known.any()):
         return None
-    same = labels[neighbours[known]] == labels[known][:, None]
-    return 100.0 * float(same.float().mean())
+    same = labels[neighbours] == labels[:, None]
+    return 100.0 * float(same[known].float().mean())
 
 
 def tsne(features: Tensor, seed: int = 0) -> NDArray:

@@ -113,10 +113,11 @@ function atlas(host) {
     if (i < 0) return;
     query = i;
     const list = make("ol", { className: "near", "aria-label": `The ${k} nearest images` });
-    let right = 0;
+    let right = 0, asked = 0;
     for (let j = 0; j < k; j++) {
       const m = near[i * k + j], judged = labels[i] >= 0 && labels[m] >= 0, same = judged && labels[m] === labels[i];
       right += same;
+      asked += judged;
       const what = `${j + 1}. nearest: ${name(m) || data.captions[m] || `image ${m + 1}`}${judged ? same ? ", right" : ", wrong" : ""}`;
       const small = thumb(m, 64);
       small.removeAttribute("style");  // as large as its cell
@@ -125,7 +126,8 @@ function atlas(host) {
       button.addEventListener("click", () => { pick(m); host.querySelector(".near button")?.focus({ preventScroll: true }); });
       list.append(make("li", { className: judged ? same ? "right" : "wrong" : "" }, button));
     }
-    const told = labels[i] >= 0 ? `${right} of its ${k} nearest share its label` : `its ${k} nearest images`;
+    const of = asked < k ? `the ${asked} with a label among its ${k} nearest` : `its ${k} nearest`;
+    const told = asked ? `${right} of ${of} share its label` : `its ${k} nearest images`;
     const about = make("p", { "aria-live": "polite" }, make("strong", {}, name(i) || "This image"), told);
     if (data.captions[i]) about.append(make("br"), data.captions[i]);
     side.querySelector(".answer").replaceChildren(make("div", { className: "query" }, thumb(i, 76), about), list);

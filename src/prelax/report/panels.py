@@ -47,7 +47,8 @@ def one_map(page: Page, index: int, atlas: Atlas) -> str:
     told = ""
     if atlas.agreement is not None:
         floor = f" (random backbone {atlas.floor:.1f} %)" if atlas.floor is not None else ""
-        told = f"On average {atlas.agreement:.1f} % of the {k} nearest share the label{floor}. "
+        shared = f"those of the {k} nearest that have a label" if min(atlas.labels) < 0 else f"the {k} nearest"
+        told = f"On average {atlas.agreement:.1f} % of {shared} share the label{floor}. "
     tools = "".join(
         f'<button type="button" data-do="{do}" aria-label="{label}"{extra}>{text}</button>'
         for do, label, text, extra in (

@@ -91,8 +91,10 @@ def start(atlas: Atlas) -> int:
     if atlas.agreement is None:
         return 0
     labels = np.asarray(atlas.labels)
-    share = 100 * (labels[atlas.neighbours] == labels[:, None]).mean(axis=1)
-    return int(np.where(labels >= 0, np.abs(share - atlas.agreement), np.inf).argmin())
+    known = (labels[:, None] >= 0) & (labels[atlas.neighbours] >= 0)
+    same = known & (labels[atlas.neighbours] == labels[:, None])
+    share = 100 * same.sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    return int(np.where(known.any(axis=1), np.abs(share - atlas.agreement), np.inf).argmin())
 
 
 def uint16(array: NDArray) -> str:

@@ -214,7 +214,7 @@ def count_of(row: Row) -> int | None:
 def result_cell(index: int, cell: Cell | None, row: Row) -> str:
     if cell is None or cell.value is None:
         return '<td class="empty">–</td>'
-    said = f"± {cell.std:.2g} over {cell.seeds} {repeated(row.protocol)}" if cell.std and cell.seeds > 1 else ""
+    said = f"± {number(cell.std)} over {cell.seeds} {repeated(row.protocol)}" if cell.std and cell.seeds > 1 else ""
     if cell.images is not None and count_of(row) is None:
         said += f"{', ' if said else ''}{sized(cell.images)}"
     best = " best" if cell.best else ""
