@@ -18,7 +18,9 @@ from prelax.data.decode import Plan, Unreadable, decode, look
 from prelax.data.tiff import read_pages, read_pixels
 
 
-def tiff_bytes(pixels: np.ndarray, order: str = "<", deflate: bool = False, planar: bool = False) -> bytes:
+def tiff_bytes(
+    pixels: np.ndarray, order: str = "<", deflate: bool = False, planar: bool = False, alpha: int | None = None
+) -> bytes:
     """A one-strip TIFF of H x W x C pixels (one strip a band when planar), written from the specification."""
     height, width, bands = pixels.shape
     parts = [pixels[:, :, c] for c in range(bands)] if planar else [pixels]
@@ -33,13 +35,13 @@ def tiff_bytes(pixels: np.ndarray, order: str = "<", deflate: bool = False, plan
         (257, "I", [height]),
         (258, "H", [pixels.dtype.itemsize * 8] * bands),
         (259, "H", [8 if deflate else 1]),
-        (262, "H", [1]),
+        (262, "H", [2 if alpha and bands == 4 else 1]),
         (273, "I", offsets),
         (277, "H", [bands]),
         (278, "I", [height]),
         (279, "I", [len(strip) for strip in strips]),
         (284, "H", [2 if planar else 1]),
-        (338, "H", [0] * (bands - 1)),
+        (338, "H", [alpha] if alpha else [0] * (bands - 1)),
         (339, "H", [{"u": 1, "i": 2, "f": 3}[pixels.dtype.kind]] * bands),
     ]
     entries = b""
@@ -104,6 +106,22 @@ def test_a_damaged_file_is_a_value_error_and_nothing_worse(changes, cut):
                 read_pixels(data, page)
     except (ValueError, zlib.error, struct.error):
         pass
+
+
+@pytest.mark.parametrize(("bands", "kind"), [(2, 2), (4, 2), (4, 1)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_declared_transparency_is_laid_on_white_at_any_depth(dtype, bands: int, kind: int):
+    pixels = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, (16, 16, bands), dtype, endpoint=True)
+    pixels[:, :8, -1], pixels[:, 8:, -1] = np.iinfo(dtype).max, 0
+    if kind == 1:  # multiplied already
+        pixels[:, 8:, :-1] = 0
+    data = tiff_bytes(pixels, alpha=kind)
+    seen, asked = look(data), look(data, bands)
+    assert (seen.channels, asked.channels) == (bands - 1, bands if dtype is np.uint16 else bands - 1)
+    decoded = decode(data, Plan(16, bands - 1)).transpose(1, 2, 0)
+    told = pixels[:, :8, :-1].astype(float) * (255 / np.iinfo(dtype).max)
+    assert np.abs(decoded[:, :8] - told).max() <= 0.5 + 1e-3
+    assert (decoded[:, 8:] == 255).all()
 
 
 def test_a_look_at_a_large_file_reads_its_header_alone(tmp_path: Path):

@@ -164,6 +164,12 @@ def _tiff(source: Source, channels: int | None) -> tuple[bytes | mmap.mmap, list
     return data, pages if stacked else pages[:1]
 
 
+def _bands_of(pages: list[tiff.Page], channels: int | None) -> int:
+    """Channels that pages stand for: transparency is none, unless the set was said to have as many bands."""
+    bands = sum(page.bands for page in pages)
+    return bands - 1 if len(pages) == 1 and pages[0].alpha and bands != channels else bands
+
+
 def _pixels(source: Source, channels: int | None, side: int | None = None) -> np.ndarray:
     """The pixels of any file, H x W x C in its own depth; a JPEG possibly reduced to no less than twice ``side``."""
     if _is_npy(source):
@@ -171,7 +177,8 @@ def _pixels(source: Source, channels: int | None, side: int | None = None) -> np
     found = _tiff(source, channels)
     if found:
         data, pages = found
-        return np.concatenate([tiff.read_pixels(data, page) for page in pages], axis=2)
+        pixels = np.concatenate([tiff.read_pixels(data, page) for page in pages], axis=2)
+        return pixels if _bands_of(pages, channels) == pixels.shape[2] else tiff.on_paper(pixels, pages[0])
     with _opened(source) as image:
         if side:  # a JPEG can be decoded at 1/2, 1/4 or 1/8; twice the side is kept for the antialiasing
             image.draft(None, (2 * side, 2 * side))
@@ -273,8 +280,8 @@ def look(source: Source, channels: int | None = None) -> Look | None:
             return Look(array.shape[0], array.shape[1], array.shape[2], _kind(array.dtype))
         found = _tiff(source, channels)
         if found:
-            page, bands = found[1][0], sum(page.bands for page in found[1])
-            return Look(page.one(tiff.HEIGHT), page.one(tiff.WIDTH), bands, _kind(page.dtype))
+            page = found[1][0]
+            return Look(page.one(tiff.HEIGHT), page.one(tiff.WIDTH), _bands_of(found[1], channels), _kind(page.dtype))
         with _opened(source) as image:
             kind = "f" if image.mode == "F" else "i" if image.mode.startswith("I") else ""
             return Look(image.height, image.width, _bands(image), kind)

@@ -49,14 +49,18 @@ class Page:
         return np.dtype(f"{self.order}{kind}{bits.pop() // 8}")
 
     @property
+    def alpha(self) -> bool:
+        """Whether the last band is said to be the transparency of grey or colour before it."""
+        extra = self.tags.get(EXTRA, ())
+        return len(extra) == 1 and extra[0] in (1, 2) and {1: 2, 2: 4}.get(self.one(PHOTOMETRIC)) == self.bands
+
+    @property
     def special(self) -> bool:
         """Whether Pillow would refuse these pixels, or drop some of them."""
         if self.bands == 1:
             return False
         deep = any(bits > 8 for bits in self.tags.get(BITS, (1,)))
-        colour = self.bands - len(self.tags.get(EXTRA, ()))
-        alpha = self.bands == 4 and colour == 3 and self.one(EXTRA) in (1, 2)
-        return deep or not (self.bands == 3 or alpha or (self.bands == 4 and self.one(PHOTOMETRIC) == 5))
+        return deep or not (self.bands == 3 or self.alpha or (self.bands == 4 and self.one(PHOTOMETRIC) == 5))
 
 
 def is_tiff(data: bytes) -> bool:
@@ -136,6 +140,16 @@ _DECODERS: dict[int, Callable[[bytes, int], bytes]] = {
     8: lambda data, limit: zlib.decompressobj().decompress(data, limit),  # the limit disarms a bomb
     32946: lambda data, limit: zlib.decompressobj().decompress(data, limit),
 }
+
+
+def on_paper(pixels: np.ndarray, page: Page) -> np.ndarray:
+    """Pixels whose last band is transparency, laid on white.  H x W x C -> H x W x (C - 1)"""
+    white = 1.0 if pixels.dtype.kind == "f" else float(np.iinfo(pixels.dtype).max)
+    colour, cover = pixels[:, :, :-1].astype(np.float32), pixels[:, :, -1:].astype(np.float32) / white
+    if page.one(EXTRA) == 2:  # else the colour has been multiplied by it already
+        colour = colour * cover
+    laid = colour + white * (1.0 - cover)
+    return (laid if pixels.dtype.kind == "f" else np.rint(laid)).clip(0.0, white).astype(pixels.dtype)
 
 
 def read_pixels(data: bytes | mmap.mmap, page: Page) -> np.ndarray:
