@@ -20,6 +20,7 @@ pytest.importorskip("webdataset")
 
 from prelax.cli.app import main
 from prelax.config import resolve
+from prelax.data import ShardStore
 from prelax.errors import PrelaxError
 from prelax.run import Run
 from prelax.train import pretrain
@@ -100,6 +101,29 @@ def test_a_run_stopped_within_an_epoch_and_resumed_is_the_run_never_stopped(
     assert state is not None
     assert (state["epoch"], state["step"]) == (1, 1)
     monkeypatch.setattr(sys.modules["prelax.train.pretrain"], "interruptible", interruptible)
+    same(pretrain(settings, tmp_path / "torn", resume=True, progress=False), whole)
+
+
+def test_a_shard_that_cannot_be_read_any_more_costs_no_step(
+    shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = resolve("folder", [*words(shards), "train.checkpoint_every=100"])
+    whole = pretrain(settings, tmp_path / "whole", progress=False)
+    reads, read = iter(range(1000)), ShardStore.read
+
+    def fails(store: ShardStore, shard: int) -> tuple[np.ndarray, list[str]]:
+        if next(reads) == 8:  # the fourth of the second epoch's five
+            raise PrelaxError("the network is gone")
+        return read(store, shard)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardStore, "read", fails)
+        with pytest.raises(PrelaxError, match="the network is gone"):
+            pretrain(settings, tmp_path / "torn", progress=False)
+    state = Run.open(tmp_path / "torn").load_checkpoint()
+    assert state is not None
+    assert state["epoch"] == 1
+    assert state["step"] > 0
     same(pretrain(settings, tmp_path / "torn", resume=True, progress=False), whole)
 
 

@@ -76,6 +76,7 @@ class Engine:
         self.last_z: Tensor | None = None
         self.graph: torch.cuda.CUDAGraph | None = None
         self.waited = 0.0
+        self.taken = 0  # steps of the epoch under way, while it runs
         self.rolls = ":" in settings.model.backbone  # a network of others may have dropout
         self.module: nn.Module = self.objective
         self._prepare()
@@ -154,6 +155,7 @@ class Engine:
         on_device = mine.to(self.device)
         feed = None if self.store.where == "device" else self.store.batches(mine[first:].flatten(), local)
         for step in range(first, self.steps):
+            self.taken = step
             self.set_rates((epoch - 1) * self.steps + step)
             self.ids.copy_(on_device[step])
             if self.rolls:

@@ -155,7 +155,12 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
 
         while epoch < epochs:
             clock, first = stopwatch(), step
-            step = engine.run_epoch(epoch + 1, first, after_step)
+            try:
+                step = engine.run_epoch(epoch + 1, first, after_step)
+            except PrelaxError:  # images that cannot be read any more
+                if process.writes and epoch + engine.taken > 0:
+                    save(run, engine, epoch, engine.taken)
+                raise
             if step < engine.steps:
                 engine.share_sums()
                 if process.writes:
