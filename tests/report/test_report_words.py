@@ -21,7 +21,7 @@ from prelax.report.gather import bars, charts, effects, mark_best, results
 from prelax.report.knowing import tick_name
 from prelax.report.page import gather
 from prelax.report.render import read, render
-from prelax.report.sections import prose, repeated
+from prelax.report.sections import gauge, prose, repeated
 from prelax.run import Run
 
 
@@ -223,7 +223,10 @@ def test_a_star_is_for_what_was_learnt_and_is_ahead() -> None:
     assert stars(Cell(90.0, 80.0, std=1.5), Cell(91.0, 80.0, std=0.1)) == [False, False]
     assert stars(Cell(80.0, 70.0), Cell(90.0, 70.0, std=1.5)) == [False, True]
     assert stars(Cell(33.3, images=9), Cell(44.4, images=9)) == [False, False]
-    assert stars(Cell(90.0), Cell(91.0, images=FEW)) == [False, True]
+    assert stars(Cell(90.0), Cell(91.0, images=FEW - 1)) == [False, False]
+    assert stars(Cell(80.0, images=FEW), Cell(91.0, images=FEW)) == [False, True]
+    assert stars(Cell(90.0, images=500), Cell(91.0, images=500)) == [False, False]  # five images: kNN draws no seeds
+    assert stars(Cell(90.0, images=10_000), Cell(91.0, images=10_000)) == [False, True]
     assert stars(Cell(91.0)) == [False]
 
 
@@ -253,6 +256,10 @@ def test_the_deviation_on_the_page_is_not_taken_for_one_of_training(
     assert "± 2.0 over 5 draws of labels" in text
     assert "± 0.21 over 3 seeds of the probe" in text
     assert "Each network was trained once." in text
+
+
+def test_a_figure_just_under_its_floor_is_level_with_it() -> None:
+    assert "random backbone 65.1, +0.0" in gauge(Cell(65.08, 65.1), True)
 
 
 # -- curves, code, and what sticks out ---------------------------------------------------------------------------------

@@ -142,17 +142,23 @@ def mark_best(cells: list[Cell | None]) -> list[Cell | None]:
     """The cells with the highest one marked, where it was learnt and is ahead.
 
     None is marked that is not above its floor, is ahead of another by no more than the deviation of either, or was
-    measured on few images.
+    measured on few images. A figure that draws nothing, kNN's, still deviates by which test images there happen to be.
     """
     known = [(value, cell) for cell in cells if cell is not None and (value := cell.value) is not None]
     if len(known) < 2:
         return cells
     top, best = max(known, key=lambda pair: pair[0])
-    ahead = all(top - value > max(best.std or 0.0, cell.std or 0.0) for value, cell in known if cell is not best)
+    ahead = all(top - value > max(deviation(best), deviation(cell)) for value, cell in known if cell is not best)
     learnt = best.floor is None or top > best.floor
     if not ahead or not learnt or (best.images is not None and best.images < FEW):
         return cells
     return [replace(cell, best=True) if cell is best else cell for cell in cells]
+
+
+def deviation(cell: Cell) -> float:
+    """By how much a figure in per cent varies: over its seeds, or, if that is more, over samples of as many images."""
+    share = min(max((cell.value or 0.0) / 100, 0.0), 1.0)
+    return max(cell.std or 0.0, 100 * math.sqrt(share * (1 - share) / cell.images) if cell.images else 0.0)
 
 
 def headline(rows: Sequence[Row], index: int, dataset: str) -> Row | None:

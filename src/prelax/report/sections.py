@@ -118,7 +118,8 @@ def gauge(cell: Cell, percent: bool) -> str:
         return ""
     said = "no floor measured"
     if cell.floor is not None:
-        said = f"random backbone {number(cell.floor)}, {cell.value - cell.floor:+.1f}".replace("-", "−")
+        ahead = round(cell.value - cell.floor, 1) or 0.0  # never -0.0
+        said = f"random backbone {number(cell.floor)}, {ahead:+.1f}".replace("-", "−")
     said = f'<span class="floor">{said}</span>'
     if not percent:
         return said
@@ -139,8 +140,8 @@ def results(page: Page) -> str:
     )
     if any(cell.best for row in page.rows for cell in row.cells if cell is not None):
         lead += (
-            " ★ marks the highest of its kind, where it is above its floor, ahead by more than the deviations, and of "
-            f"{FEW} test images or more."
+            f" ★ marks the highest of its kind, where it is above its floor, of {FEW} test images or more, and ahead "
+            "by more than the deviation over seeds, and over samples of so many images."
         )
     many = len(page.cards) > MANY  # then a line per run reads better than a column
     runs = [f'<span class="swatch r{i % COLOURS}"></span>{escape(one.name)}' for i, one in enumerate(page.cards)]
