@@ -12,7 +12,7 @@ from prelax.config import DataSettings, EvaluateSettings
 from prelax.data import subset
 from prelax.evaluate import subject
 from prelax.evaluate.probe import knn
-from prelax.evaluate.protocols import dataset, made_as_now, notes, place, untested
+from prelax.evaluate.protocols import dataset, evaluate, made_as_now, notes, place, untested
 from prelax.evaluate.retrieval import precision
 from prelax.loading import load
 
@@ -81,3 +81,9 @@ def test_what_the_reader_of_a_figure_should_know_is_said():
     assert (
         notes({"settings": {"k": 200, "asked_k": 200}, "test_images": 10_000, "test_images_left_out_as_seen": 0}) == []
     )
+
+
+def test_what_is_measured_is_told_as_it_begins(run):
+    told: list[str] = []
+    evaluate(run, ["knn", "retrieval"], tell=told.append)
+    assert told == ["measuring knn (1 of 2)", "measuring retrieval (2 of 2)"]

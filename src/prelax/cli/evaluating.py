@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prelax.cli.options import Device, On, Root, RunFolder, chosen
-from prelax.cli.speech import Debug, Json, Quiet, Seed, points, say, show, state, working
+from prelax.cli.speech import Debug, Json, Quiet, Seed, points, say, show, state, waiting, working
 from prelax.errors import PrelaxError, printable, readable
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def evaluate(
     with working(), joined(device) as process:
         target, where = dataset(opened, on, root), chosen(device, process)
         shared = process.world > 1
-        results = evaluate(opened, names, on=target, device=where, seed=seed, settings=settings, shared=shared)
+        with waiting(quiet=not process.writes) as tell:
+            results = evaluate(opened, names, target, where, seed, settings, shared, tell)
     if not process.writes:
         return
     rows = [line(result) for result in results if "accuracy" in result]
@@ -159,8 +160,9 @@ def probe_residual(
     from prelax.run import Run
 
     opened = Run.open(run)
-    with working():
-        (result,) = evaluate(opened, ["residual"], on=dataset(opened, on, root), device=chosen(device), seed=seed)
+    with working(), waiting() as tell:
+        target, where = dataset(opened, on, root), chosen(device)
+        (result,) = evaluate(opened, ["residual"], on=target, device=where, seed=seed, tell=tell)
     show(result, told(result), "what a linear reader tells of the augmentations")
     if not state.json:
         moved = [{"augmentation": name, "cosine": value} for name, value in result["cosine_after"].items()]

@@ -8,7 +8,7 @@ import io
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -114,6 +114,15 @@ def working() -> Iterator[None]:
             yield
     else:
         yield
+
+
+@contextlib.contextmanager
+def waiting(quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Shows on a terminal what a command is at, until it is done; into a pipe, and with --quiet, nothing."""
+    from rich.console import Console
+
+    with Console(stderr=True, quiet=quiet or state.quiet).status("reading the images") as line:
+        yield line.update
 
 
 def show(result: Any, table: Sequence[Mapping[str, Any]] | None = None, title: str = "") -> None:

@@ -87,6 +87,7 @@ def evaluate(
     seed: int = 0,
     settings: EvaluateSettings | None = None,
     shared: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
     """Runs evaluations of a run's backbone, writes each to ``eval/PROTOCOL[-DATASET].json`` and returns them.
 
@@ -96,6 +97,7 @@ def evaluate(
         settings: in place of the run's own ``evaluate`` section.
         shared: called by all processes of a job together: each computes a share of the features, all get the results,
             the first writes them.
+        tell: called with what is measured next: some protocols take minutes.
     """
     protocols = check(protocols)
     unfinished = run.unfinished
@@ -107,7 +109,8 @@ def evaluate(
     results = []
     judged = subject(loaded, on, seed, shared) if any(name in PROBES for name in protocols) else None
     floor = random_subject(judged, loaded) if judged is not None else None
-    for name in protocols:
+    for number, name in enumerate(protocols, 1):
+        tell(f"measuring {name} ({number} of {len(protocols)})")
         if name in PROBES:
             assert judged is not None
             assert floor is not None
