@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import resource
 import shutil
+import signal
 import struct
 import tempfile
 import zlib
@@ -20,6 +21,7 @@ from PIL import Image
 from prelax.config import DataSettings
 from prelax.data import cache, load, memory
 from prelax.data.decode import MAX_PIXELS
+from prelax.data.pool import main_hidden, process_pool
 from prelax.errors import PrelaxError
 
 
@@ -234,6 +236,18 @@ def test_a_killed_process_leaves_nothing_that_is_taken_for_a_cache(tmp_path: Pat
     (left / "pixels.npy").write_bytes(b"half")
     assert len(read(tmp_path / "set")) == 1
     assert not left.exists()
+
+
+def test_a_process_that_decodes_does_not_hear_ctrl_c():
+    pool = process_pool(1)
+    try:
+        with main_hidden():
+            worker = pool.submit(os.getpid).result()
+        os.kill(worker, signal.SIGINT)
+        assert pool.submit(os.getpid).result() == worker
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])  # this one does
+    finally:
+        pool.shutdown()
 
 
 def test_two_processes_at_once_make_one_entry(tmp_path: Path, photo):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 from collections import deque
@@ -28,13 +29,15 @@ _hiding = threading.Lock()  # two threads that hide and show would leave it hidd
 
 @contextlib.contextmanager
 def main_hidden() -> Iterator[None]:
-    """Starts processes that do not import the caller's script.
+    """Starts processes that do not import the caller's script, and do not hear Ctrl-C.
 
     They only run `decode_many`; without this, a script that loads data at its top level, with no
-    ``if __name__ == "__main__":``, would be run again in every process.
+    ``if __name__ == "__main__":``, would be run again in every process. A terminal sends Ctrl-C to all of them, and
+    each would print a traceback; what this thread does not hear, they do not hear from their first moment on.
     """
     main = sys.modules["__main__"]
     with _hiding:
+        heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
         try:
             for name in hidden:
@@ -43,6 +46,7 @@ def main_hidden() -> Iterator[None]:
         finally:
             for name, value in hidden.items():
                 setattr(main, name, value)
+            signal.pthread_sigmask(signal.SIG_SETMASK, heard)
 
 
 def process_pool(count: int) -> ProcessPoolExecutor:
@@ -57,6 +61,7 @@ def process_pool(count: int) -> ProcessPoolExecutor:
 
 def end_with_parent() -> None:
     """Ends this process when the one that started it is gone: killed, it could not end its workers itself."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where the fork server was there before, and hears Ctrl-C
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

@@ -160,6 +160,8 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
             except PrelaxError:  # images that cannot be read any more
                 if process.writes and epoch + engine.taken > 0:
                     save(run, engine, epoch, engine.taken)
+                if interrupted():  # the signal ended the processes that decode, too
+                    raise KeyboardInterrupt from None
                 raise
             if step < engine.steps:
                 engine.share_sums()
