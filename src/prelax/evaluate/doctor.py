@@ -38,7 +38,7 @@ def diagnose(metrics: Lines, settings: Settings) -> list[Finding]:
         return [Finding(False, "metrics", "no epoch was finished, so there is nothing to judge by")]
     questions: dict[str, Callable[[], Finding | None]] = {
         "divergence": lambda: diverged(metrics),
-        "steadiness": lambda: unsteady(metrics, settings),
+        "steadiness": lambda: unsteady(metrics),
         "channels": lambda: silent(metrics, settings),
         "collapse": lambda: collapsed(metrics, settings) if settings.method.name not in UNLEARNT else None,
         "speed": lambda: waiting(metrics, settings),
@@ -90,7 +90,7 @@ def diverged(metrics: Lines) -> Finding:
     return Finding(True, "divergence", f"none: loss {loss[0]:.4g} at first, {loss[-1]:.4g} at the end")
 
 
-def unsteady(metrics: Lines, settings: Settings) -> Finding | None:
+def unsteady(metrics: Lines) -> Finding | None:
     """Whether the loss jumped up again and again, each time undoing epochs of work."""
     loss = values(metrics, "loss")
     jumps: list[int] = []
@@ -107,7 +107,7 @@ def unsteady(metrics: Lines, settings: Settings) -> Finding | None:
         False,
         "steadiness",
         f"the loss jumped by a fifth or more {len(jumps)} times (epochs {named}), undoing some of what was learnt: "
-        f"try a lower train.lr{' or train.decay_norms=false' if settings.train.decay_norms else ''}",
+        "try a lower train.lr",
         {"loss": None},
     )
 
@@ -117,7 +117,7 @@ def silent(metrics: Lines, settings: Settings) -> Finding | None:
     share = values(metrics, "silent_channels")
     if not share or share[-1] < SILENT:
         return None
-    more = "" if not settings.train.decay_norms else ": try train.decay_norms=false or a lower train.weight_decay"
+    more = "" if not settings.train.decay_norms else ": try a lower train.weight_decay, or train.decay_norms=false"
     return Finding(
         False,
         "channels",
