@@ -274,7 +274,7 @@ def coefficient(settings: MethodSettings, name: str) -> float:
 
 
 def terms_of(settings: MethodSettings) -> list[Term]:
-    """The method's terms as they are computed: the similarity constraint in one direction or both, r12 or r21."""
+    """The method's terms as they are computed: the similarity constraint in one direction or both."""
     found: list[Term] = []
     for term in method(settings.name).terms:
         found.append(term)
