@@ -23,7 +23,7 @@ from prelax.loading import load
 from prelax.objectives import METHODS
 from prelax.run import Run
 from prelax.train import effective_rank, pretrain
-from prelax.train.pretrain import trouble, with_whole_paths
+from prelax.train.pretrain import interruptible, trouble, with_whole_paths
 
 TINY = [
     "data.limit=96",
@@ -167,6 +167,21 @@ def test_ctrl_c_leaves_a_checkpoint_at_the_step_it_came_to(tmp_path: Path) -> No
     state = Run.open(tmp_path / "run").load_checkpoint()
     assert state is not None
     assert state["epoch"] >= 2
+
+
+def test_a_closed_terminal_stops_a_run_between_steps_unless_it_was_started_with_nohup() -> None:
+    with interruptible() as interrupted:
+        assert not interrupted()
+        for _ in range(2):  # the shell passes it on
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert interrupted()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible() as interrupted:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not interrupted()
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_torn_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:

@@ -352,18 +352,24 @@ def knn_probe(settings: Settings, engine: Engine, images: ImageSet | ShardSet) -
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C as a question asked between steps; a second one stops at once."""
+    """Ctrl-C as a question asked between steps; a second one stops at once.
+
+    So are a scheduler's SIGTERM, and SIGHUP, which comes (more than once) when a connection or a terminal is closed.
+    """
     asked: list[int] = []
 
     def note(number: int, frame: Any) -> None:
-        if asked:
+        if asked and number != signal.SIGHUP:
             raise KeyboardInterrupt
         asked.append(number)
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False  # only the main thread hears signals
         return
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup: it is meant to go on
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield lambda: bool(asked)
     finally:
