@@ -258,6 +258,12 @@ def test_the_deviation_on_the_page_is_not_taken_for_one_of_training(
     assert "Each network was trained once." in text
 
 
+def test_the_page_says_when_a_floor_was_measured_in_another_way(run_folder: Callable[..., Run], tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", epochs=2)
+    for protocol, said in (("linear-fast", "measured the same way."), ("linear", "linear probe by its fast form")):
+        assert said in page_of([run], measured(60.0, 500, floor=50.0, protocol=protocol))
+
+
 def test_a_figure_just_under_its_floor_is_level_with_it() -> None:
     assert "random backbone 65.1, +0.0" in gauge(Cell(65.08, 65.1), True)
 

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from html import escape
 
+from prelax.evaluate.protocols import FLOOR
 from prelax.evaluate.relaxing import FAR, FEW
 from prelax.report.content import Bar, Card, Cell, Chart, Page, Row
 
@@ -63,6 +64,8 @@ TITLES = {
     "knn": "kNN",
     "linear": "linear probe",
     "linear-fast": "linear probe (fast)",
+    "linear-tta": "linear probe, several views of a test image",
+    "logistic": "logistic regression",
     "knn-10-per-class": "kNN, 10 labels a class",
     "linear-1pct": "linear, 1 % of labels",
     "linear-10pct": "linear, 10 % of labels",
@@ -134,9 +137,10 @@ def results(page: Page) -> str:
     head = "<h2>Results</h2>"
     if not page.rows:
         return f'{head}<p class="lead">{prose(how_to_measure(page))}</p>'
+    fast = " (that of a linear probe by its fast form)" if any(row.protocol in FLOOR for row in page.rows) else ""
     lead = (
         "Figures in per cent. The tick on each bar is the floor: the same network with random weights, "
-        "measured the same way. What lies to its right was learnt."
+        f"measured the same way{fast}. What lies to its right was learnt."
     )
     if any(cell.best for row in page.rows for cell in row.cells if cell is not None):
         lead += (
