@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -129,3 +131,8 @@ def test_sixteen_bits_keep_their_order_and_their_ends(values):
     assert (np.diff(scaled) >= 0).all()
     assert (scaled[0], scaled[-1]) == (0, 255)
     assert np.abs(scaled - array / 257).max() <= 0.501
+
+
+def test_processes_that_decode_do_not_import_torch():
+    asked = "import sys, prelax.data.decode, prelax.data.pool; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", asked]).returncode == 0

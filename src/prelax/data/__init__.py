@@ -1,22 +1,26 @@
-"""Pixels in: a source is read once into uint8 and stays where it fits."""
+"""Pixels in: a source is read once into uint8 and stays where it fits.
+
+Parts are imported when they are first used: the processes that decode import this package too, and need no torch.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from prelax.config import DataSettings, nearest
-from prelax.data.cifar import load_cifar
-from prelax.data.digits import load_digits
-from prelax.data.folder import NothingHeldOut, Progress, choose_image_size, load_folder
-from prelax.data.images import ImageSet, disjoint, labels_of, order, picked, subset
-from prelax.data.known import load_known
-from prelax.data.progress import bar
-from prelax.data.shards import ShardSet, ShardStore, shards_of
-from prelax.data.store import Store
 from prelax.errors import PrelaxError
+
+if TYPE_CHECKING:
+    import torch
+
+    from prelax.config import DataSettings
+    from prelax.data.folder import Progress, choose_image_size
+    from prelax.data.images import ImageSet, disjoint, labels_of, order, picked, subset
+    from prelax.data.progress import bar
+    from prelax.data.shards import ShardSet, ShardStore
+    from prelax.data.store import Store
 
 __all__ = [
     "SOURCES",
@@ -37,6 +41,14 @@ __all__ = [
     "subset",
 ]
 
+PARTS = {
+    **dict.fromkeys(("ImageSet", "disjoint", "labels_of", "order", "picked", "subset"), "images"),
+    **dict.fromkeys(("ShardSet", "ShardStore"), "shards"),
+    "Store": "store",
+    "bar": "progress",
+    "choose_image_size": "folder",
+}
+
 SOURCES: dict[str, str] = {
     "digits": "scikit-learn's handwritten digits: 1,297 + 500 grey images, 10 classes; nothing to download",
     "cifar10": "50,000 + 10,000 colour images of 32 px, 10 classes; data.download=true fetches them",
@@ -48,9 +60,16 @@ SOURCES: dict[str, str] = {
 }
 
 
+def __getattr__(name: str) -> Any:
+    if name in PARTS:
+        return getattr(importlib.import_module(f"prelax.data.{PARTS[name]}"), name)
+    raise AttributeError(f"module 'prelax.data' has no attribute {name!r}")
+
+
 def load(settings: DataSettings, split: str = "train", progress: Progress | None = None) -> ImageSet:
     """The images of one split, decoded to uint8.
 
+    >>> from prelax.config import DataSettings
     >>> train = load(DataSettings(source="digits"), "train")
     >>> train.images.shape, train.classes[3]
     (torch.Size([1297, 1, 16, 16]), '3')
@@ -59,6 +78,13 @@ def load(settings: DataSettings, split: str = "train", progress: Progress | None
         split: "train" or "test".
         progress: called with (files done, files in all) while files are decoded; `bar` gives one that draws.
     """
+    from prelax.config import nearest
+    from prelax.data.cifar import load_cifar
+    from prelax.data.digits import load_digits
+    from prelax.data.folder import load_folder
+    from prelax.data.images import order, subset
+    from prelax.data.known import load_known
+
     if settings.source not in SOURCES:
         raise PrelaxError(f"no data source {settings.source!r}{nearest(settings.source, SOURCES)}")
     if split not in ("train", "test"):
@@ -77,6 +103,8 @@ def load(settings: DataSettings, split: str = "train", progress: Progress | None
 
 def load_splits(settings: DataSettings, split: str = "all") -> dict[str, ImageSet]:
     """Images by split: train, test, or all, which is train alone of a folder of which nothing is held out."""
+    from prelax.data.folder import NothingHeldOut
+
     if split not in ("train", "test", "all"):
         raise PrelaxError(f"no split {split!r}; valid: train, test, all")
     if split != "all":
@@ -89,6 +117,8 @@ def load_splits(settings: DataSettings, split: str = "all") -> dict[str, ImageSe
 
 def load_training(settings: DataSettings, progress: Progress | None = None) -> ImageSet | ShardSet:
     """What a run is trained on: the shards the settings name, else the training split of their source."""
+    from prelax.data.shards import shards_of
+
     return shards_of(settings, progress) if settings.shards is not None else load(settings, "train", progress)
 
 
@@ -100,6 +130,9 @@ def store_of(
     Args:
         batch, processes: of shards: images a step over all processes, and how many share them.
     """
+    from prelax.data.shards import ShardSet, ShardStore
+    from prelax.data.store import Store
+
     if isinstance(images, ShardSet):
         return ShardStore(images, device, settings.workers, lanes=math.ceil(images.lanes(batch) / processes))
     return Store(images, device, settings.store)
