@@ -151,7 +151,7 @@ def test_a_network_of_one_size_alone_is_refused_other_views() -> None:
     assert Engine(other, images, CPU, Process()).maker.size == 224
 
 
-@pytest.mark.parametrize(("batch", "processes", "said"), [(33, 2, "use 32 or 34"), (3, 2, "use 4, ")])
+@pytest.mark.parametrize(("batch", "processes", "said"), [(33, 2, "use 32 or 34, "), (2, 2, "use 4 or more")])
 def test_a_batch_that_does_not_divide_is_told_which_do(batch: int, processes: int, said: str) -> None:
     settings = tiny(f"train.batch_size={batch}")
     with pytest.raises(PrelaxError, match=said):

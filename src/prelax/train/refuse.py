@@ -13,12 +13,10 @@ from prelax.train.views import ViewMaker
 def batch_of(settings: Settings, images: ImageSet | ShardSet, processes: int) -> int:
     """Images a step, over all processes: what the settings say, or all there are; two at least for each process."""
     batch = min(settings.train.batch_size, len(images) // processes * processes)
-    if batch % processes:
-        less = batch // processes * processes
-        fits = f"{less} or {less + processes}" if less >= 2 * processes else f"{2 * processes}"
+    if settings.train.batch_size < 2 * processes:
         raise PrelaxError(
-            f"train.batch_size={batch} does not divide among {processes} processes; "
-            f"use {fits}, or another number of processes (a run that was begun keeps its batch)"
+            f"train.batch_size={settings.train.batch_size} is under two images for each of {processes} processes; "
+            f"use {2 * processes} or more"
         )
     if batch // processes < 2:
         limit = f" under data.limit={settings.data.limit}" if settings.data.limit is not None else ""
@@ -27,6 +25,12 @@ def batch_of(settings: Settings, images: ImageSet | ShardSet, processes: int) ->
         raise PrelaxError(
             f"{settings.data.source} has {len(images)} image(s) to train on{limit}: "
             f"training needs at least two a process{hint}"
+        )
+    if batch % processes:
+        less = batch // processes * processes
+        raise PrelaxError(
+            f"train.batch_size={batch} does not divide among {processes} processes; use {less} or {less + processes}, "
+            "or another number of processes (a run that was begun keeps its batch)"
         )
     return batch
 
