@@ -255,3 +255,9 @@ def test_processes_decode_the_same_pixels_from_a_script_without_a_main_guard(tmp
     once, file = done.stdout.splitlines()
     assert once == "once"
     assert np.array_equal(np.load(file), alone.images.numpy())
+
+
+def test_a_folder_of_shards_is_told_how_to_name_them(tmp_path: Path, read):
+    (tmp_path / "photos-0.tar").touch()
+    with pytest.raises(PrelaxError, match=r"found 1 \.tar.*data\.shards='.*/\*\.tar'"):
+        read(tmp_path)

@@ -151,6 +151,12 @@ def test_a_network_of_one_size_alone_is_refused_other_views() -> None:
     assert Engine(other, images, CPU, Process()).maker.size == 224
 
 
+def test_one_image_is_too_few_whatever_the_batch() -> None:
+    settings = tiny("train.batch_size=2", "data.limit=1")
+    with pytest.raises(PrelaxError, match=r"digits has 1 image\(s\) to train on under data\.limit=1"):
+        Engine(settings, load_training(settings.data), CPU, Process())
+
+
 @pytest.mark.parametrize(("batch", "processes", "said"), [(33, 2, "use 32 or 34, "), (2, 2, "use 4 or more")])
 def test_a_batch_that_does_not_divide_is_told_which_do(batch: int, processes: int, said: str) -> None:
     settings = tiny(f"train.batch_size={batch}")

@@ -149,7 +149,10 @@ def _folder(path: Path | None, key: str) -> Path:
 def _nothing(listing: Listing, what: str) -> PrelaxError:
     others = ", ".join(f"{n} {ext}" for ext, n in listing.others.most_common(3))
     hint = f" (found {others})" if others else ""
-    return PrelaxError(f"no {what} under {listing.root}{hint}; jpg, png, webp, bmp, gif, tif and npy files are read")
+    read = "jpg, png, webp, bmp, gif, tif and npy files are read"
+    if listing.others[".tar"]:
+        read += f"; shards are named so: data.shards='{listing.root}/*.tar'"
+    return PrelaxError(f"no {what} under {listing.root}{hint}; {read}")
 
 
 def load_folder(

@@ -13,7 +13,7 @@ from prelax.train.views import ViewMaker
 def batch_of(settings: Settings, images: ImageSet | ShardSet, processes: int) -> int:
     """Images a step, over all processes: what the settings say, or all there are; two at least for each process."""
     batch = min(settings.train.batch_size, len(images) // processes * processes)
-    if settings.train.batch_size < 2 * processes:
+    if settings.train.batch_size < 2 * processes <= len(images):
         raise PrelaxError(
             f"train.batch_size={settings.train.batch_size} is under two images for each of {processes} processes; "
             f"use {2 * processes} or more"
