@@ -149,6 +149,7 @@ def test_the_papers_figure_is_not_set_beside_another_dataset(tmp_path: Path) -> 
     assert row["difference"] is None
     assert row["knn"] is not None  # beside every linear figure
     assert "trained on" in as_markdown(result)
+    assert " --seeds 0 --only '^SimSiam +cifar10/simsiam$'`\n" in as_markdown(result)  # these rows, no others
 
 
 def test_a_row_that_fails_keeps_its_reason_and_stops_no_other(

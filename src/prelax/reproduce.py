@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -126,6 +127,7 @@ def reproduce(
         "table": name,
         "title": table(name).title,
         "changes": list(changes),
+        "only": only,
         "seeds": list(seeds),
         "detection": asdict(detectors) if detectors is not None else None,
         "detection_changes": list(detection),
@@ -337,8 +339,9 @@ def as_markdown(result: Mapping[str, Any]) -> str:
     """The table as Markdown, with the command that made it."""
     rows = shown(result)
     heads = list(rows[0])
-    command = " ".join(["prelax reproduce", result["table"], *result["changes"]])
-    command += f" --seeds {','.join(map(str, result['seeds']))}"
+    only = ["--only", result["only"]] if result["only"] else []
+    seeds = ",".join(map(str, result["seeds"]))
+    command = shlex.join(["prelax", "reproduce", result["table"], *result["changes"], "--seeds", seeds, *only])
     if result["detection"]:
         command += " --coco ROOT" + "".join(f" --detect {pair}" for pair in result["detection_changes"])
     text = [f"# {result['title']}", "", f"`{command}`", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
@@ -385,16 +388,12 @@ def draw_figure(name: str, result: Mapping[str, Any], folders: Sequence[Path], o
         return None
 
 
-def write_page(folders: Iterable[Path], target: Path, say: Say) -> str | None:
+def write_page(folders: Sequence[Path], target: Path, say: Say) -> str | None:
     """One page of the rows' runs: curves, maps and nearest images."""
     from prelax.report import report
 
-    folders = list(folders)
-    if not folders:
-        return None
     try:
-        report(folders, target)
+        return str(report(folders, target)) if folders else None
     except PrelaxError as error:
         say(f"no page: {error}")
         return None
-    return str(target)
