@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from prelax.config import DataSettings, EvaluateSettings
 from prelax.data import subset
@@ -87,3 +88,15 @@ def test_what_is_measured_is_told_as_it_begins(run):
     told: list[str] = []
     evaluate(run, ["knn", "retrieval"], tell=told.append)
     assert told == ["measuring knn (1 of 2)", "measuring retrieval (2 of 2)"]
+
+
+def test_a_floor_is_settled_as_it_is_asked_without_dropout():
+    batches = [torch.randn(64, 12, generator=torch.Generator().manual_seed(n)) for n in range(3)]
+    net = nn.Sequential(nn.Linear(12, 8), nn.Dropout(0.5), nn.BatchNorm1d(8))
+    before = torch.random.get_rng_state()
+    norm = subject.settled(net, batches)[2]
+    assert torch.equal(before, torch.random.get_rng_state())
+    with torch.no_grad():
+        wanted = torch.stack([net[0](batch).var(0) for batch in batches]).mean(0)
+    torch.testing.assert_close(norm.running_var, wanted)
+    assert not any(part.training for part in net.modules())

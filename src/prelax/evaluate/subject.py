@@ -258,10 +258,11 @@ def settled(net: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
     """A network whose BatchNorms know the statistics of batches, in eval mode."""
     norms = [part for part in net.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     momenta = [part.momentum for part in norms]
+    net.eval()  # nothing but the norms learns: a dropout would draw, and shift the statistics
     for part in norms:
         part.reset_running_stats()
+        part.train()
         part.momentum = None  # a plain average over the batches
-    net.train()
     for batch in batches:
         if len(batch) > 1:
             net(batch)
