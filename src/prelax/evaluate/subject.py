@@ -21,6 +21,7 @@ from prelax.evaluate.features import Preprocess, extract, finite, forward, froze
 from prelax.evaluate.labels import digests_of, labelled, unseen, unseen_by_name
 from prelax.loading import Loaded, views_of
 from prelax.loading import Preprocess as Resized
+from prelax.nets.heads import MLP
 
 BATCH = 2048  # images a forward pass; a frozen backbone in eval mode does not care which images share a batch
 CACHE = 16 << 30  # bytes that sets of crops may take
@@ -261,8 +262,10 @@ def settled(net: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
     net.eval()  # nothing but the norms learns: a dropout would draw, and shift the statistics
     for part in norms:
         part.reset_running_stats()
-        part.train()
         part.momentum = None  # a plain average over the batches
+    for module in net.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm | MLP):  # an MLP normalises in the place of its norms
+            module.train()
     for batch in batches:
         if len(batch) > 1:
             net(batch)
