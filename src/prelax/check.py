@@ -20,9 +20,12 @@ def check(settings: Settings) -> Settings:
     from prelax.data import SOURCES
     from prelax.data.tars import expand
     from prelax.nets import BACKBONES
-    from prelax.objectives import METHODS
+    from prelax.objectives import METHODS, method
 
-    known(settings.method.name, METHODS, "method.name")
+    if ":" in settings.method.name:
+        method(settings.method.name)  # a user's own: refused here if it cannot be imported
+    else:
+        known(settings.method.name, METHODS, "method.name")
     if ":" in settings.method.relax:
         operation(settings.method.relax)  # a user's own: refused here if it cannot be imported
     else:

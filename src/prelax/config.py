@@ -77,7 +77,7 @@ class ModelSettings(Section):
 
 
 class MethodSettings(Section):
-    name: str = Field("prelax-all", description="a line of `prelax list methods`")
+    name: str = Field("prelax-all", description="a line of `prelax list methods`, or MODULE:NAME")
     base: Literal["simsiam", "byol", "simclr"] = Field("simsiam", description="what Prelax is built on")
     alpha: float = Field(1.0, ge=0.0, le=1.0, description="R2S: 0 exact alignment, 1 identity alignment")
     alpha2: float | None = Field(None, ge=0.0, le=1.0, description="the same for R3S; default alpha")

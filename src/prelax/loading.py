@@ -18,7 +18,7 @@ from prelax.config import MethodSettings, Settings, validate
 from prelax.errors import PrelaxError
 from prelax.nets import Encoder, backbone, projector
 from prelax.nets.heads import MLP
-from prelax.objectives.methods import METHODS, coefficient, terms_of
+from prelax.objectives.methods import Method, coefficient, method, terms_of
 from prelax.run import Run, first_line, now
 from prelax.whole import replacing, writing
 
@@ -217,18 +217,31 @@ def views_of(settings: Settings, channels: int, image_size: int | None = None) -
     """What made the views of a run; ``image_size`` is needed only for a folder of small images."""
     from prelax.train.views import ViewMaker
 
-    own = image_size or settings.data.image_size or IMAGE_SIZE.get(settings.data.source, 224)
-    return ViewMaker(settings, channels, own, torch.device("cpu"))
+    return ViewMaker(settings, channels, image_size or own_size(settings), torch.device("cpu"))
+
+
+def pipelines_of(settings: Settings, channels: int, image_size: int | None = None) -> tuple[augment.Pipeline, ...]:
+    """What views 1 and 2 of a run went through; its method, which may be somebody's own, need not be known for it."""
+    from prelax.train.views import plain_pipelines
+
+    return plain_pipelines(settings, channels, image_size or own_size(settings))
+
+
+def own_size(settings: Settings) -> int:
+    return settings.data.image_size or IMAGE_SIZE.get(settings.data.source, 224)
 
 
 def preprocess_of(settings: Settings, channels: int, image_size: int | None = None) -> Preprocess:
     """The preprocessing that goes with a run's augmentations: their size and normalisation, nothing random."""
-    views = views_of(settings, channels, image_size)
-    ops = views.pipelines[1].ops
+    from prelax.train.views import size_of
+
+    one = pipelines_of(settings, channels, image_size)[0]
+    ops = one.ops
     normalise = next((op for op in ops if isinstance(op, augment.Normalise)), None)
     crop = next((op for op in ops if isinstance(op, augment.Crop)), None)
     mean, std = (normalise.mean, normalise.std) if normalise else ((0.0,), (1.0,))
-    return Preprocess(views.size, mean, std, crop.interpolation if crop else "bilinear")
+    size = size_of(one, image_size or own_size(settings))
+    return Preprocess(size, mean, std, crop.interpolation if crop else "bilinear")
 
 
 def load_encoder(run: Run, loaded: Loaded) -> nn.Module:
@@ -322,14 +335,17 @@ def model_card(run: Run, loaded: Loaded) -> str:
         else "No evaluation was made of this run."
     )
     width = int(loaded.backbone.features)  # type: ignore[arg-type]
-    known = METHODS.get(s.method.name)  # None: a user's own, of another process
+    try:
+        known: Method | None = method(s.method.name)
+    except PrelaxError:  # a user's own, which is not here
+        known = None
     base = f" on {s.method.base}" if known is not None and known.base is None else ""
     weights = "".join(f", {name} {value:g}" for name, value in weights_of(s.method).items()) if known else ""
     taught, tag = ("without", "self-supervised-learning, ") if s.method.name != "supervised" else ("with", "")
     return f"""---
 library_name: prelax
 pipeline_tag: image-feature-extraction
-tags: [prelax, {tag}{s.method.name}, {s.data.source}]
+tags: [prelax, {tag}{s.method.name.replace(":", ".")}, {s.data.source}]
 ---
 
 # {s.model.backbone}, {s.method.name}{base}, {s.data.source}

@@ -15,6 +15,7 @@ from torchvision.transforms import v2
 from prelax.config import resolve
 from prelax.errors import PrelaxError
 from prelax.evaluate.features import fingerprint
+from prelax.evaluate.protocols import evaluate
 from prelax.loading import Preprocess, load, model_card, save_hub
 from prelax.nets import backbone
 from prelax.run import Run
@@ -225,3 +226,14 @@ def test_a_backbone_whose_first_convolution_is_not_first_by_name_loads(run):
     loaded = load(run.path)
     assert loaded.channels == 1
     assert loaded.backbone(torch.zeros(2, 1, 16, 16)).shape == (2, 4)
+
+
+def test_a_run_of_a_method_that_is_not_here_is_loaded_measured_and_exported(run):
+    config = run.path / "config.yaml"
+    tree = yaml.safe_load(config.read_text())
+    tree["method"]["name"] = "no_such_module:MINE"
+    config.write_text(yaml.safe_dump(tree))
+    run = Run.open(run.path)
+    assert load(run.path)(pixels(2, 1, 16, 16)).shape[0] == 2
+    assert evaluate(run, ["knn"])[0]["accuracy"] > 0
+    assert "no_such_module:MINE" in save_hub(run, run.path / "hub").joinpath("README.md").read_text()

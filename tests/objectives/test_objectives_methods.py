@@ -1,10 +1,13 @@
 """The table of methods says what the paper prints."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from prelax.config import MethodSettings
 from prelax.errors import PrelaxError
-from prelax.objectives import METHODS, base_of, loss_scale, method, terms_of
+from prelax.objectives import METHODS, Method, Term, ViewSpec, base_of, loss_scale, method, terms_of
 
 
 def weights(**changes: object) -> dict[tuple[str, tuple[int, ...]], float]:
@@ -55,3 +58,48 @@ def test_base_is_the_methods_own_or_the_settings() -> None:
     assert loss_scale(MethodSettings(name="simsiam")) == 0.25
     assert loss_scale(MethodSettings(name="byol")) == 1.0
     assert loss_scale(MethodSettings(name="byol", loss_scale=0.3)) == 0.3
+
+
+OWN = """
+from prelax.objectives import Method, Term, ViewSpec
+
+TURNED = Method(
+    "similarity beside the angle",
+    "sim(1>2) + gamma RotPL(r31; a)",
+    views=(ViewSpec(1), ViewSpec(2), ViewSpec(1, relaxed=True)),
+    terms=(Term("sim", "sim", (1, 2)), Term("rotpl", "relaxpl", (3, 1), coefficient="gamma2")),
+)
+other = 3
+"""
+
+
+def test_a_method_of_ones_own_is_imported_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_methods.py").write_text(OWN)
+    (tmp_path / "own_broken.py").write_text("x = = 1")
+    (tmp_path / "own_wrong.py").write_text(OWN.replace('"relaxpl"', '"relaxedpl"'))
+    monkeypatch.chdir(tmp_path)
+    assert weights(name="own_methods:TURNED", gamma2=0.5) == {("sim", (1, 2)): 1.0, ("relaxpl", (3, 1)): 0.5}
+    for name, says in [
+        ("own_methods:other", "it is a int, not a prelax.objectives.Method"),
+        ("own_methods:Missing", "must be MODULE:NAME, importable from here"),
+        ("no_such_module:TURNED", "no_such_module"),
+        ("own_broken:TURNED", r"importing own_broken failed \(SyntaxError"),
+        ("own_wrong:TURNED", "term rotpl: no kind 'relaxedpl'; did you mean relaxpl"),
+    ]:
+        with pytest.raises(PrelaxError, match=says):
+            method(name)
+
+
+@pytest.mark.parametrize(
+    ("term", "says"),
+    [
+        (lambda: Term("sim", "sim", (1,)), "sim names 2 view"),
+        (lambda: Term("turn", "predict", ()), "one or more"),
+        (lambda: Term("sim", "sim", (1, 2), coefficient="betta"), "no coefficient 'betta'; did you mean beta"),
+        (lambda: Term("sim", "sim", (1, 4)), "names view 4; views are 1 to 2"),
+        (lambda: Term("turn", "relaxpl", (2, 1)), "view 2, which is not relaxed"),
+    ],
+)
+def test_a_line_that_cannot_be_computed_is_refused_where_it_is_written(term: Callable[[], Term], says: str) -> None:
+    with pytest.raises(PrelaxError, match=says):
+        Method("", "", (ViewSpec(1), ViewSpec(2)), (term(),))

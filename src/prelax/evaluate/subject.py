@@ -19,7 +19,7 @@ from prelax.draws import Draws
 from prelax.errors import PrelaxError
 from prelax.evaluate.features import Preprocess, extract, finite, forward, frozen
 from prelax.evaluate.labels import digests_of, labelled, unseen, unseen_by_name
-from prelax.loading import Loaded, views_of
+from prelax.loading import Loaded, pipelines_of
 from prelax.loading import Preprocess as Resized
 from prelax.nets.heads import MLP
 
@@ -143,7 +143,7 @@ def probe_crops(loaded: Loaded) -> augment.Pipeline:
     Crops are of 8 to 100 % of the image, as in everybody's probe, unless pre-training itself kept more of it (digits,
     scans); images are mirrored only where pre-training mirrors them.
     """
-    ops = views_of(loaded.settings, loaded.channels, loaded.size).pipelines[1].ops
+    ops = pipelines_of(loaded.settings, loaded.channels, loaded.size)[0].ops
     crop = next((op for op in ops if isinstance(op, augment.Crop)), augment.Crop())
     scale = (LEAST, 1.0) if crop.scale[0] <= 0.2 else crop.scale
     flips = [op for op in ops if isinstance(op, augment.Flip)]

@@ -20,6 +20,11 @@ from dataclasses import dataclass, replace
 
 from prelax.config import MethodSettings, nearest
 from prelax.errors import PrelaxError
+from prelax.own import find_own
+
+# The kinds of terms, and how many views each names; None: as many as there are.
+KINDS = {"sim": 2, "margin": 2, "relax": 3, "pl": 2, "relaxpl": 2, "predict": None, "compare": 2, "classify": 1}
+KINDS |= {"looc": None}
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,17 @@ class Term:
     alpha: str = "alpha"
     constraint: bool = False  # the paper's similarity constraint, which `method.similarity=both` doubles
 
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise PrelaxError(f"term {self.name}: no kind {self.kind!r}{nearest(self.kind, KINDS)}")
+        if not self.views or KINDS[self.kind] not in (None, len(self.views)):
+            wants = KINDS[self.kind] or "one or more"
+            raise PrelaxError(f"term {self.name}: {self.kind} names {wants} view(s), not {self.views}")
+        fields = [name for name, field in MethodSettings.model_fields.items() if "float" in str(field.annotation)]
+        for name in (self.alpha, *([self.coefficient] if self.coefficient else [])):
+            if name not in fields:
+                raise PrelaxError(f"term {self.name}: no coefficient {name!r}{nearest(name, fields)}")
+
     def weight(self, settings: MethodSettings) -> float:
         return self.factor * (1.0 if self.coefficient is None else coefficient(settings, self.coefficient))
 
@@ -66,6 +82,16 @@ class Method:
     terms: tuple[Term, ...]
     base: str | None = None  # fixed by the method; None: `method.base`
     family: str = "prelax"
+
+    def __post_init__(self) -> None:
+        for term in self.terms:
+            for view in term.views:
+                if not 1 <= view <= len(self.views):
+                    raise PrelaxError(f"term {term.name} names view {view}; views are 1 to {len(self.views)}")
+            told = {"relaxpl": term.views[:1], "predict": term.views}.get(term.kind, ())
+            for view in told:
+                if not self.views[view - 1].relaxed:
+                    raise PrelaxError(f"term {term.name} asks what relaxed view {view}, which is not relaxed")
 
 
 ONE, TWO = ViewSpec(1), ViewSpec(2)
@@ -253,7 +279,12 @@ METHODS: dict[str, Method] = {
 
 
 def method(name: str) -> Method:
-    """A line of the table by name."""
+    """A line of the table by name, or a user's own as ``MODULE:NAME``."""
+    if name not in METHODS and ":" in name:
+        found = find_own(name, "method")
+        if not isinstance(found, Method):
+            raise PrelaxError(f"method {name}: it is a {type(found).__name__}, not a prelax.objectives.Method")
+        return found
     if name not in METHODS:
         raise PrelaxError(f"no method {name!r}{nearest(name, METHODS)}")
     return METHODS[name]

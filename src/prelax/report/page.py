@@ -217,10 +217,10 @@ class Pictures:
             return None
         from prelax.evaluate.features import extract
         from prelax.evaluate.subject import Subject, settle_norms
-        from prelax.loading import views_of
+        from prelax.loading import pipelines_of
 
         train = self.load(run, "train")[1]
-        crops = views_of(run.settings, loaded.channels, images.shape[-1]).pipelines[1]
+        crops = pipelines_of(run.settings, loaded.channels, images.shape[-1])[0]
         task = Subject(loaded.backbone, loaded.preprocess, crops, train, train, self.device, self.seed)
         random = settle_norms(loaded.fresh(self.seed), task)
         features = extract(random, images, loaded.preprocess, device=self.device, batch_size=256, keep="cpu")

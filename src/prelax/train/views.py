@@ -37,11 +37,8 @@ class ViewMaker:
     def __init__(self, settings: Settings, channels: int, image_size: int, device: torch.device) -> None:
         self.seed = settings.seed
         self.views: tuple[ViewSpec, ...] = method(settings.method.name).views
-        name = preset_name(settings)
-        one, two = augment.presets(name, settings.augment.size or (image_size if image_size <= 64 else None), channels)
-        self.size = next(
-            (op.size for op in one.ops if isinstance(op, augment.Crop) and isinstance(op.size, int)), image_size
-        )
+        one, two = plain_pipelines(settings, channels, image_size)
+        self.size = size_of(one, image_size)
         self.specs: tuple[Target, ...] = one.specs
         self.small_size = settings.augment.small_size or max(self.size // 2, 4)
         self.pipelines = {1: one, 2: two}
@@ -141,6 +138,18 @@ class ViewMaker:
         if view.fixed is None or kway is None:
             return {}
         return {kway.name: torch.full((rows,), view.fixed % kway.classes, dtype=torch.int64, device=device)}
+
+
+def plain_pipelines(settings: Settings, channels: int, image_size: int) -> tuple[augment.Pipeline, augment.Pipeline]:
+    """What views 1 and 2 go through, whatever the method does with them."""
+    size = settings.augment.size or (image_size if image_size <= 64 else None)
+    return augment.presets(preset_name(settings), size, channels)
+
+
+def size_of(pipeline: augment.Pipeline, image_size: int) -> int:
+    """The side of the views that a pipeline makes of images of a size."""
+    crops = (op.size for op in pipeline.ops if isinstance(op, augment.Crop))
+    return next((size for size in crops if isinstance(size, int)), image_size)
 
 
 def small_pipeline(one: augment.Pipeline, size: int, settings: Settings) -> augment.Pipeline:
