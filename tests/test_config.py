@@ -222,6 +222,11 @@ def test_nearest_lists_what_is_valid_when_nothing_is_near() -> None:
     assert nearest("zzz", ["one", "two"]) == "; valid: one, two"
 
 
+def test_capitals_are_no_other_name() -> None:
+    assert nearest("kNN", ["knn", "linear"]) == "; did you mean knn?"
+    assert nearest("CIFAR10/SimSiam", ["cifar10/simsiam", "digits/simsiam"]) == "; did you mean cifar10/simsiam?"
+
+
 def test_overrides_of_one_section_come_together() -> None:
     assert overrides(["train.epochs=3", "train.lr=0.1", "seed=2"]) == {"train": {"epochs": 3, "lr": 0.1}, "seed": 2}
 

@@ -214,8 +214,9 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     inside = [full for full in valid if full.startswith((f"{name}.", f"{name}/"))]
     tries = [(leaf, beside)] if beside else [(name, dict(zip(valid, valid, strict=True))), (leaf, leaves)]
     for wrong, names in [] if inside else tries:  # to be of one section is no likeness
-        if close := difflib.get_close_matches(wrong, names, n=1, cutoff=CLOSE):
-            return f"; did you mean {names[close[0]]}?"
+        small = {known.lower(): full for known, full in names.items()}
+        if close := difflib.get_close_matches(wrong.lower(), small, n=1, cutoff=CLOSE):
+            return f"; did you mean {small[close[0]]}?"
     sections = sorted({re.sub(r"([./]).*", r"\1*", full) for full in valid})
     few = next((names for names in (valid, inside, [*beside.values()], sections) if 0 < len(names) <= FEW), [])
     return f"; valid: {', '.join(few)}" if few else ""

@@ -385,3 +385,9 @@ def test_a_dataset_of_other_channels_is_refused(run, tmp_path):
 def test_every_protocol_has_a_line_and_something_that_runs_it():
     assert set(PROBES) | {"residual"} == set(PROTOCOLS)
     assert set(protocols.FLOOR.values()) <= set(PROBES)
+
+
+def test_a_few_test_images_of_a_folder_come_with_a_way_to_have_more():
+    (named,), (own,) = (protocols.notes({"dataset": name, "test_images": 12}) for name in ("digits", "photos"))
+    assert named == "12 test images are few: one more or less is 8.3 points."
+    assert own == f"{named} To measure on more, sort the images into folders train and test."

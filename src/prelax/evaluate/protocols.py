@@ -223,7 +223,12 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     images, seen = (result.get(key) for key in ("test_images", "test_images_left_out_as_seen"))
     if isinstance(images, int) and 0 < images < FEW:
         few = "1 test image is" if images == 1 else f"{images} test images are"
-        found.append(f"{few} few: one more or less is {100 / images:.1f} points.")
+        more = (
+            ""
+            if result.get("dataset") in SOURCES
+            else " To measure on more, sort the images into folders train and test."
+        )
+        found.append(f"{few} few: one more or less is {100 / images:.1f} points.{more}")
     if isinstance(seen, int) and seen:
         was = "test image is left out: it was" if seen == 1 else "test images are left out: they were"
         found.append(f"{seen} {was} trained on.")
