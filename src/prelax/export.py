@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import prelax
 from prelax.config import nearest
 from prelax.errors import PrelaxError
-from prelax.loading import Loaded, load, save_hub
+from prelax.loading import Loaded, load, own_size, save_hub
 from prelax.nets.norm import ViewNorm2d
 from prelax.run import Run
 from prelax.whole import replacing, writing
@@ -84,12 +84,14 @@ def describe(loaded: Loaded, to: str) -> dict[str, Any]:
 
 
 def seen(loaded: Loaded) -> str:
-    """What prelax shows the backbone of an image, for those who have to do it themselves."""
-    pre = loaded.preprocess
-    return (
-        f"the central square, of images above {pre.size} px 7/8 of its side (at least {pre.size} px), resized to "
-        f"{pre.size} px: {pre.interpolation}, antialiased"
-    )
+    """What ``prelax embed`` and ``search`` show the backbone of a file, for those who have to do it themselves."""
+    pre, stored = loaded.preprocess, own_size(loaded.settings)
+    first = f"the central square, resized to {stored} px: bilinear, antialiased"
+    last = f"resized to {pre.size} px: {pre.interpolation}, antialiased"
+    if stored <= pre.size:
+        return first if stored == pre.size else f"{first}; then {last}"
+    inner = max(pre.size, round(stored * 7 / 8))
+    return f"{first}; of that the central {inner} px" + (f", {last}" if inner != pre.size else "")
 
 
 # -- weights ----------------------------------------------------------------------------------------------------------
