@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, Literal
 
@@ -95,6 +95,7 @@ class Jigsaw:
     grid: int = 2
     classes: int | None = None
     name: str = "jigsaw"
+    salt: int = field(init=False, repr=False, compare=False)
     moves_pixels: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -106,8 +107,8 @@ class Jigsaw:
             raise PrelaxError(
                 f"jigsaw: {self._tiles} tiles cannot give {self.classes} permutations; at least 2 are needed"
             )
-        if self.grid > 2:
-            _salt(self._tiles, self._classes)
+        # Searched for here: a compiler cannot follow it.
+        object.__setattr__(self, "salt", _salt(self._tiles, self._classes) if self.grid > 2 else 0)
 
     @property
     def _tiles(self) -> int:
@@ -129,7 +130,7 @@ class Jigsaw:
         index = draws.integers("permutation", self._classes)
         if self.grid == 2:
             return {"permutation": index, "order": _lexicographic(index, self._tiles)}
-        return {"permutation": index, "order": _shuffles(index, self._tiles, _salt(self._tiles, self._classes))}
+        return {"permutation": index, "order": _shuffles(index, self._tiles, self.salt)}
 
     def transform(self, images: Tensor, params: Params) -> Tensor:
         batch, channels, height, width = images.shape
