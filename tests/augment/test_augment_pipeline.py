@@ -39,7 +39,7 @@ from prelax.augment import (
 )
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
-from prelax.record import Target
+from prelax.record import Record, Target
 
 
 def pictures(batch: int = 12, channels: int = 3, height: int = 40, width: int = 40) -> torch.Tensor:
@@ -135,6 +135,21 @@ def test_every_operation_leaves_its_input_as_it_was_and_traces_into_one_graph() 
     traced, columns = torch.compile(both, fullgraph=True, backend="eager")(images, torch.tensor(5))
     assert all(torch.equal(columns[name], column) for name, column in view.record.items())
     torch.testing.assert_close(traced, view.images, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("op", [Jigsaw(3, classes=9), Crop(6), Erase(1.0)], ids=str)
+def test_a_compiler_need_not_follow_what_is_known_beforehand(op: Operation) -> None:
+    pipeline, images = Pipeline([op]), pictures(4, 3, 12, 12)
+
+    def both(key: torch.Tensor) -> tuple[torch.Tensor, Record]:
+        record = pipeline.sample((4, 3, 12, 12), Draws(key, 4))
+        return pipeline.apply(images, record), record
+
+    torch.compiler.reset()
+    with warnings.catch_warnings(action="error"):
+        made, record = torch.compile(both, fullgraph=True, backend="eager")(torch.tensor(5))
+    torch.testing.assert_close(made, pipeline(images, 5).images)
+    assert record.specs == Pipeline([op]).specs_at((4, 3, 12, 12))
 
 
 def test_compiled_views_are_the_eager_views_and_replay_bit_for_bit() -> None:

@@ -6,7 +6,19 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from prelax.augment import Blur, Crop, Erase, FreeRotation, Jitter, Maybe, Noise, Operation, QuarterTurn
+from prelax.augment import (
+    Blur,
+    Crop,
+    Erase,
+    FreeRotation,
+    Jitter,
+    Maybe,
+    Named,
+    Noise,
+    Operation,
+    Pipeline,
+    QuarterTurn,
+)
 from prelax.draws import Draws
 
 N = 4000
@@ -125,6 +137,43 @@ def test_standardised_targets_have_mean_zero_and_deviation_one(op: Operation) ->
             value = target.value(drawn[target.name.partition(".")[2]])
             assert abs(value.mean()) < 0.05, target.name
             assert abs(value.std() - 1) < 0.05, target.name
+
+
+@pytest.mark.parametrize(("height", "width"), [(4, 4), (16, 16), (32, 32), (7, 13), (40, 70)])
+@pytest.mark.parametrize(
+    "op",
+    [
+        Crop(16, (0.2, 1.0)),
+        Crop(16, (0.4, 1.0)),
+        Crop(16, (0.3, 0.7), (0.4, 1.5)),
+        Erase(0.5),
+        Erase(0.9, (0.3, 0.9)),  # often refused
+        Named(Maybe(Erase(0.9), 0.5), "cover"),
+    ],
+    ids=str,
+)
+def test_boxes_of_whole_pixels_are_standardised_for_the_images_they_are_drawn_in(
+    op: Operation, height: int, width: int
+) -> None:
+    record = Pipeline([op]).sample((50_000, 3, height, width), Draws(0, 50_000))
+    assert [spec.name for spec in record.specs] == [target.name for target in op.targets]
+    for spec in record.specs:
+        if spec.kind == "continuous":
+            value = spec.value(record[spec.name])
+            assert abs(value.mean()) < 0.03, spec.name
+            assert abs(value.std() - 1) < 0.03, spec.name
+
+
+def test_what_follows_a_crop_is_standardised_for_what_the_crop_gives() -> None:
+    record = Pipeline([Crop(6), Erase(1.0)]).sample((50_000, 3, 224, 224), Draws(0, 50_000))
+    assert all(abs(record.targets()[f"erase.{name}"].std() - 1) < 0.03 for name in ("y", "x", "area"))
+
+
+def test_a_box_that_rounds_to_nothing_is_not_recorded_as_erased() -> None:
+    drawn = columns(Erase(1.0, (0.02, 0.33)), 4, 4)
+    assert not drawn["applied"].all()
+    assert ((drawn["height"] * drawn["width"] > 0) == drawn["applied"]).all()
+    assert (drawn["y"][~drawn["applied"]] == 0.5).all()
 
 
 def test_a_factor_that_never_moves_is_no_target() -> None:

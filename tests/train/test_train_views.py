@@ -26,6 +26,19 @@ def test_the_third_view_is_the_first_rotated_and_shares_its_record() -> None:
         assert torch.equal(three.shown.record[name], column)
 
 
+@pytest.mark.parametrize("name", ["prelax-all", "prelax-turns"])
+def test_targets_are_standardised_for_the_size_of_the_images(name: str) -> None:
+    settings = resolve("digits/prelax-all", [f"method.name={name}", "method.relax=crop"])
+    made = ViewMaker(settings, channels=1, image_size=16, device=torch.device("cpu"))
+    views = made(torch.zeros(4000, 1, 16, 16, dtype=torch.uint8), torch.arange(4000), 1)
+    for told in (views.targets[0], views.relaxed[2]):
+        assert len(told) >= 4
+        for column, value in told.items():
+            if column.endswith(("y", "x", "area", "aspect")):
+                assert abs(value.mean()) < 0.06, column
+                assert abs(value.std() - 1) < 0.04, column
+
+
 def test_views_of_two_draws_share_nothing() -> None:
     one, two = maker("simsiam").make(PIXELS, IDS, 1)
     assert not torch.equal(one.shown.record["crop.area"], two.shown.record["crop.area"])

@@ -4,7 +4,7 @@ from prelax.augment.colour import Grey, Invert, Jitter, Normalise, Solarise
 from prelax.augment.filters import Blur, Erase, Noise
 from prelax.augment.geometry import Crop, Flip, QuarterTurn
 from prelax.augment.host import batch_of, host_stage
-from prelax.augment.operation import Maybe, Named, Operation
+from prelax.augment.operation import Maybe, Named, Operation, targets_at
 from prelax.augment.pipeline import Pipeline, relaxation, relaxed_pipelines, relaxed_view, show_relaxed
 from prelax.augment.presets import OPERATIONS, PRESETS, as_set, operation, operations_of, preset, presets
 from prelax.augment.rearrange import FreeRotation, Jigsaw
@@ -43,4 +43,5 @@ __all__ = [
     "relaxed_view",
     "save_record",
     "show_relaxed",
+    "targets_at",
 ]

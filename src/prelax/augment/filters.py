@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from prelax.augment.exact import separable
-from prelax.augment.geometry import TRIES, box_targets, crop_moments, first_accepted, offset
+from prelax.augment.geometry import FINE, TRIES, box_grid, box_moments, box_targets, first_accepted, offset
 from prelax.augment.operation import Params, Shape, mixed, moments, ordered, per_image, probability
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
@@ -77,6 +78,25 @@ class Blur:
         return separable(images.to(torch.float32), wy, wx)
 
 
+@lru_cache(maxsize=64)
+def _erase_moments(
+    scale: tuple[float, float], ratio: tuple[float, float], height: int, width: int
+) -> tuple[dict[str, tuple[float, float]], float]:
+    h, w = box_grid(scale, ratio, height, width)  # RandomErasing's ratio is height / width
+    accepted = (h < height) & (w < width)
+    boxes = accepted & (h > 0) & (w > 0)
+    fits = (1 - (1 - accepted.mean()) ** TRIES) * boxes.sum() / max(accepted.sum(), 1)
+    return box_moments(h, w, boxes / max(boxes.sum(), 1), height, width), float(fits)
+
+
+@torch.compiler.assume_constant_result  # a compiler is not to follow it
+def erase_moments(
+    scale: tuple[float, float], ratio: tuple[float, float], height: int, width: int
+) -> tuple[dict[str, tuple[float, float]], float]:
+    """Mean and std of what is told of a box that is erased in images of a size, and how likely one fits."""
+    return _erase_moments(scale, ratio, height, width)
+
+
 @dataclass(frozen=True)
 class Erase:
     """torchvision's RandomErasing (cutout): a box of ``value`` in each image, with probability p.
@@ -99,11 +119,17 @@ class Erase:
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        known = crop_moments((self.scale[0], self.scale[1]), (self.ratio[0], self.ratio[1]))
+        return self._targets(FINE, FINE)
+
+    def targets_at(self, shape: Shape) -> tuple[Target, ...]:
+        return self._targets(*shape[2:])
+
+    def _targets(self, height: int, width: int) -> tuple[Target, ...]:
+        known, fits = erase_moments((self.scale[0], self.scale[1]), (self.ratio[0], self.ratio[1]), height, width)
         found = []
-        # RandomErasing's ratio is height / width, RandomResizedCrop's width / height: y and x change places.
-        for name, like, rest in (("y", "x", 0.5), ("x", "y", 0.5), ("area", "area", 0.0)):
-            mean, std = mixed(*known[like], self.p, rest)
+        for name, rest in (("y", 0.5), ("x", 0.5), ("area", 0.0)):
+            mean, std = known[name]
+            mean, std = mixed(mean, std, self.p * fits, rest)
             found.append(Target(f"{self.name}.{name}", "continuous", mean=mean, std=std))
         return (*found, Target(f"{self.name}.applied", "binary"))
 
@@ -114,7 +140,8 @@ class Erase:
         h, w = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()  # torchvision: aspect is h / w here
         accepted = (h < height) & (w < width)
         h, w = first_accepted((h, w), accepted)
-        applied = draws.bernoulli("applied", self.p) & accepted.any(1)
+        # A box that rounds to none is no erasing, though torchvision calls it one: the record would not be true.
+        applied = draws.bernoulli("applied", self.p) & accepted.any(1) & (h > 0) & (w > 0)
         box = {
             "top": torch.where(applied, offset(draws.uniform("top"), height - h), float(height // 2)),
             "left": torch.where(applied, offset(draws.uniform("left"), width - w), float(width // 2)),

@@ -11,40 +11,81 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prelax.augment.operation import Params, Shape, ordered, per_image, probability
+from prelax.augment.operation import Params, Shape, mixed, ordered, per_image, probability
 from prelax.augment.resample import Interpolation, resample
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 from prelax.record import Target
 
 TRIES = 10  # torchvision's rejection loop
+FINE = 1 << 20  # pixels a side: so many that it does not show that boxes are of whole ones
+
+
+def box_moments(
+    h: np.ndarray, w: np.ndarray, share: np.ndarray, height: int, width: int
+) -> dict[str, tuple[float, float]]:
+    """Mean and std of what ``box_targets`` tells of boxes of these sizes and shares, anywhere in images of a size."""
+
+    def moments(value: np.ndarray | float, extra: np.ndarray | float = 0.0) -> tuple[float, float]:
+        mean = float((share * value).sum())
+        second = float((share * (np.square(value) + extra)).sum())
+        return mean, max(second - mean**2, 0.0) ** 0.5
+
+    def place(size: int, length: np.ndarray) -> np.ndarray:
+        """The variance of an offset that is one of 0..size - length, in sizes."""
+        return ((size - length + 1) ** 2 - 1) / (12 * size**2)
+
+    return {
+        "y": moments(0.5, place(height, h)),
+        "x": moments(0.5, place(width, w)),
+        "area": moments(h * w / (height * width)),
+        "aspect": moments(w / width / np.maximum(h / height, 1e-12)),
+    }
+
+
+def box_grid(
+    scale: tuple[float, float], ratio: tuple[float, float], height: int, width: int, n: int = 400
+) -> tuple[np.ndarray, np.ndarray]:
+    """Boxes, n x n, that stand for all a sampler may try: the roots of area times and over ratio, in whole pixels."""
+    middle = (np.arange(n) + 0.5) / n
+    area = (scale[0] + (scale[1] - scale[0]) * middle[:, None]) * (height * width)
+    aspect = np.exp(math.log(ratio[0]) + math.log(ratio[1] / ratio[0]) * middle[None, :])
+    return np.sqrt(area * aspect).round(), np.sqrt(area / aspect).round()
 
 
 @lru_cache(maxsize=64)
-def crop_moments(scale: tuple[float, float], ratio: tuple[float, float]) -> dict[str, tuple[float, float]]:
-    """Mean and std of the crop targets on a square image, by quadrature over torchvision's sampler."""
-    n = 400
-    middle = (np.arange(n) + 0.5) / n
-    area = scale[0] + (scale[1] - scale[0]) * middle[:, None]
-    aspect = np.exp(math.log(ratio[0]) + math.log(ratio[1] / ratio[0]) * middle[None, :])
-    w, h = np.sqrt(area * aspect), np.sqrt(area / aspect)
-    accepted = (w <= 1) & (h <= 1)
-    refused = (1 - accepted.mean()) ** TRIES  # the fall-back: the largest centred box
-    weight = accepted / max(accepted.sum(), 1) * (1 - refused)
-    fall_w, fall_h = min(1.0, ratio[1]), min(1.0, 1 / ratio[0])
-
-    def moments(value: np.ndarray, fall: float, extra: np.ndarray | float = 0.0) -> tuple[float, float]:
-        mean = float((weight * value).sum() + refused * fall)
-        second = float((weight * (value**2 + extra)).sum() + refused * fall**2)
-        return mean, max(second - mean**2, 1e-12) ** 0.5
-
-    half = np.full_like(w, 0.5)
-    return {
-        "y": moments(half, 0.5, (1 - h) ** 2 / 12),
-        "x": moments(half, 0.5, (1 - w) ** 2 / 12),
-        "area": moments(np.broadcast_to(area, w.shape), fall_w * fall_h),
-        "aspect": moments(np.broadcast_to(aspect, w.shape), fall_w / fall_h),
+def _crop_moments(
+    scale: tuple[float, float], ratio: tuple[float, float], height: int, width: int
+) -> tuple[tuple[str, float, float], ...]:
+    w, h = box_grid(scale, ratio, height, width)
+    accepted = (w > 0) & (w <= width) & (h > 0) & (h <= height)
+    refused = float((1 - accepted.mean()) ** TRIES)
+    known = box_moments(h, w, accepted / max(accepted.sum(), 1), height, width)
+    fall_h, fall_w = fall_back(ratio, height, width)
+    fallen = {
+        "y": ((height - fall_h) // 2 + fall_h / 2) / height,
+        "x": ((width - fall_w) // 2 + fall_w / 2) / width,
+        "area": fall_h * fall_w / (height * width),
+        "aspect": (fall_w / width) / (fall_h / height),
     }
+    return tuple((name, *mixed(*known[name], 1 - refused, fallen[name])) for name in known)
+
+
+@torch.compiler.assume_constant_result  # a compiler is not to follow it
+def crop_moments(
+    scale: tuple[float, float], ratio: tuple[float, float], height: int, width: int
+) -> tuple[tuple[str, float, float], ...]:
+    """Mean and std of the crop targets on images of a size, by quadrature over torchvision's sampler."""
+    return _crop_moments(scale, ratio, height, width)
+
+
+def fall_back(ratio: tuple[float, float], height: int, width: int) -> tuple[int, int]:
+    """The centred box that torchvision takes when ten tries did not fit."""
+    if width / height < min(ratio):
+        return round(width / min(ratio)), width
+    if width / height > max(ratio):
+        return height, round(height * max(ratio))
+    return height, width
 
 
 def box_targets(params: Params, shape: Shape) -> Params:
@@ -75,7 +116,8 @@ class Crop:
     """torchvision's RandomResizedCrop (antialiased), a box of its own for every image.
 
     Columns: the box in pixels (``top``, ``left``, ``height``, ``width``) and the paper's four targets relative to the
-    raw image (centre ``y`` and ``x``, ``area`` ratio, ``aspect`` ratio). Standardised for square images.
+    raw image (centre ``y`` and ``x``, ``area`` ratio, ``aspect`` ratio). ``targets`` are standardised for large square
+    images, ``targets_at(shape)`` for those of a batch: on small ones it shows that a box has whole pixels.
 
     >>> crop = Crop(32, scale=(0.2, 1.0))
     >>> [target.name for target in crop.targets]
@@ -102,9 +144,14 @@ class Crop:
         ordered(self.ratio, "crop ratio", 1e-3)
         if self.interpolation not in ("bilinear", "bicubic"):
             raise PrelaxError(f"crop interpolation is bilinear or bicubic, got {self.interpolation!r}")
-        known = crop_moments((self.scale[0], self.scale[1]), (self.ratio[0], self.ratio[1]))
-        targets = (Target(f"{self.name}.{key}", "continuous", mean=m, std=s) for key, (m, s) in known.items())
-        object.__setattr__(self, "targets", tuple(targets))
+        object.__setattr__(self, "targets", self._targets(FINE, FINE))
+
+    def targets_at(self, shape: Shape) -> tuple[Target, ...]:
+        return self._targets(*shape[2:])
+
+    def _targets(self, height: int, width: int) -> tuple[Target, ...]:
+        known = crop_moments((self.scale[0], self.scale[1]), (self.ratio[0], self.ratio[1]), height, width)
+        return tuple(Target(f"{self.name}.{key}", "continuous", mean=m, std=s) for key, m, s in known)
 
     def make_params(self, shape: Shape, draws: Draws) -> Params:
         height, width = shape[2:]
@@ -114,7 +161,7 @@ class Crop:
         accepted = (w > 0) & (w <= width) & (h > 0) & (h <= height)
         w, h = first_accepted((w, h), accepted)
         fallen = ~accepted.any(1)
-        fall_h, fall_w = self._fall_back(height, width)
+        fall_h, fall_w = fall_back(self.ratio, height, width)
         h, w = torch.where(fallen, float(fall_h), h), torch.where(fallen, float(fall_w), w)
         top = offset(draws.uniform("top"), height - h)
         left = offset(draws.uniform("left"), width - w)
@@ -122,14 +169,6 @@ class Crop:
         left = torch.where(fallen, float((width - fall_w) // 2), left)
         box = {"top": top, "left": left, "height": h, "width": w}
         return {**{name: column.to(torch.int64) for name, column in box.items()}, **box_targets(box, shape)}
-
-    def _fall_back(self, height: int, width: int) -> tuple[int, int]:
-        """The centred box that torchvision takes when ten tries did not fit."""
-        if width / height < min(self.ratio):
-            return round(width / min(self.ratio)), width
-        if width / height > max(self.ratio):
-            return height, round(height * max(self.ratio))
-        return height, width
 
     def output_shape(self, shape: Shape) -> Shape:
         """The shape of a batch after the crop."""

@@ -27,6 +27,7 @@ class Operation(Protocol):
     ``moves_pixels`` (values are only moved, so it may run on finished, normalised images of any dtype), ``takes_uint8``
     (it accepts uint8 and gives floats in [0, 1]) and ``identity`` (the value of a column that changes nothing, a tuple
     where a column has several an image: recorded where ``Maybe`` did not apply the operation; of ``applied`` it is 0).
+    Where mean and std of targets depend on the images' size, a method ``targets_at(shape)`` gives them for a batch.
     """
 
     @property
@@ -43,6 +44,13 @@ class Operation(Protocol):
 def trait(op: Operation, name: str, default: Any = False) -> Any:
     """An optional attribute of an operation."""
     return getattr(op, name, default)
+
+
+def targets_at(op: Operation, shape: Shape) -> tuple[Target, ...]:
+    """An operation's targets, standardised as they are drawn for a batch of this shape."""
+    own = trait(op, "targets_at", None)
+    found: tuple[Target, ...] = op.targets if own is None else own(shape)
+    return found
 
 
 def per_image(column: Tensor) -> Tensor:
@@ -126,7 +134,13 @@ class Maybe:
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        return (*(self._mixed(target) for target in self.op.targets), Target(f"{self.name}.{self.column}", "binary"))
+        return self._all(self.op.targets)
+
+    def targets_at(self, shape: Shape) -> tuple[Target, ...]:
+        return self._all(targets_at(self.op, shape))
+
+    def _all(self, targets: tuple[Target, ...]) -> tuple[Target, ...]:
+        return (*(self._mixed(target) for target in targets), Target(f"{self.name}.{self.column}", "binary"))
 
     def _mixed(self, target: Target) -> Target:
         """A continuous target's mean and std, now that it is the identity's value with probability 1 - p."""
@@ -167,8 +181,14 @@ class Named:
 
     @property
     def targets(self) -> tuple[Target, ...]:
+        return self._renamed(self.op.targets)
+
+    def targets_at(self, shape: Shape) -> tuple[Target, ...]:
+        return self._renamed(targets_at(self.op, shape))
+
+    def _renamed(self, targets: tuple[Target, ...]) -> tuple[Target, ...]:
         rename = len(self.op.name)
-        return tuple(replace(target, name=self.name + target.name[rename:]) for target in self.op.targets)
+        return tuple(replace(target, name=self.name + target.name[rename:]) for target in targets)
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute == "op":  # not yet set (while unpickling)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from prelax.augment.colour import Normalise
 from prelax.augment.geometry import Crop, Flip
-from prelax.augment.operation import Named, Operation, Params, Shape, trait
+from prelax.augment.operation import Named, Operation, Params, Shape, targets_at, trait
 from prelax.draws import Draws
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.record import Record, Target, View
@@ -32,7 +32,8 @@ class Pipeline:
     >>> torch.equal(pipeline.replay(images, view.record), view.images)
     True
 
-    ``ops`` are its operations and ``specs`` all their pretext targets, in the same order.
+    ``ops`` are its operations and ``specs`` all their pretext targets, in the same order; ``specs_at`` has them as they
+    are drawn for images of a size, and so has a record.
     """
 
     def __init__(self, ops: Sequence[Operation]) -> None:
@@ -45,6 +46,7 @@ class Pipeline:
         self._sample: Callable[..., dict[str, Tensor]] = self._sample_columns
         self._apply: Callable[..., Tensor] = self._apply_columns
         self._compiled = False
+        self._specs_at: dict[tuple[int, ...], tuple[Target, ...]] = {}
 
     def __repr__(self) -> str:
         return f"Pipeline({', '.join(map(repr, self.ops))})"
@@ -74,7 +76,18 @@ class Pipeline:
             raise PrelaxError(f"draws have {len(draws)} rows for a batch of {shape[0]} images")
         if self._compiled:  # an int key would be compiled in; a tensor is an input
             draws = draws.on_device()
-        return Record(self._sample(shape, draws.key, draws.rows), self.specs)
+        return Record(self._sample(shape, draws.key, draws.rows), self.specs_at(shape))
+
+    def specs_at(self, shape: Shape) -> tuple[Target, ...]:
+        """The pretext targets, standardised as they are drawn for a batch of this shape (before any operation)."""
+        size = shape[1:]
+        if size not in self._specs_at:
+            found: list[Target] = []
+            for op in self.ops:
+                found += targets_at(op, shape)
+                shape = output_shape(op, shape)
+            self._specs_at[size] = tuple(found)
+        return self._specs_at[size]
 
     def apply(
         self,
@@ -209,7 +222,7 @@ def show_relaxed(
     alone, shows = pipelines
     drawn = alone.sample(tuple(view.images.shape), draws)  # type: ignore[arg-type]
     columns = {name: (given or {}).get(name, column) for name, column in drawn.items()}
-    record = view.record.then(Record(columns, alone.specs))
+    record = view.record.then(Record(columns, drawn.specs))
     source = view.images if shows is alone else images
     return View(shows.apply(source, record, view.images.dtype, memory_format), record)
 

@@ -39,7 +39,7 @@ class ViewMaker:
         self.views: tuple[ViewSpec, ...] = method(settings.method.name).views
         one, two = plain_pipelines(settings, channels, image_size)
         self.size = size_of(one, image_size)
-        self.specs: tuple[Target, ...] = one.specs
+        self.specs: tuple[Target, ...] = one.specs_at((1, channels, image_size, image_size))
         self.small_size = settings.augment.small_size or max(self.size // 2, 4)
         self.pipelines = {1: one, 2: two}
         if any(view.small for view in self.views):
@@ -60,7 +60,10 @@ class ViewMaker:
         if wanted == "always" or (wanted == "auto" and device.type == "cuda"):
             self.pipelines = {number: pipeline.compiled() for number, pipeline in self.pipelines.items()}
             self.relaxing = {number: _compiled(*pair) for number, pair in self.relaxing.items()}
-        self.relaxed_specs: tuple[Target, ...] = self.relax.targets if self.relax is not None else ()
+        self.relaxed_specs: tuple[Target, ...] = ()
+        if self.relax is not None:  # it is drawn for finished views
+            side = self.small_size if all(view.small for view in self.views if view.relaxed) else self.size
+            self.relaxed_specs = augment.targets_at(self.relax, (1, channels, side, side))
         self.dtype = torch.float32
         self.memory_format = torch.contiguous_format
 
