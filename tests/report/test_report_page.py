@@ -239,3 +239,19 @@ def test_only_the_first_runs_have_maps_when_there_are_many(run_folder: Callable[
     assert len(data["runs"]) == PICTURED + 1
     assert len(data["atlases"]) == PICTURED
     assert f"run-{PICTURED}: the first {PICTURED} runs have them" in " ".join(reader.text)
+    looks = [(index % 8, dash) for index, dash in enumerate(data["dashes"])]  # colour and dashes of each curve
+    assert len(set(looks)) == len(looks)
+
+
+def test_curves_are_told_by_the_names_of_their_runs(run_folder: Callable[..., Run], tmp_path: Path) -> None:
+    runs = [run_folder(tmp_path / name, "simsiam", epochs=2, seed=i).path for i, name in enumerate(("ten", "two"))]
+    both, alone = (json.loads(read(report(some, tmp_path / "page.html", points=0)).data) for some in (runs, runs[:1]))
+    for chart in both["charts"]:
+        assert chart["summary"].startswith(chart["summary"].split(":")[0] + ": ten from ")
+        assert "; two from " in chart["summary"]
+    assert all(": from " in chart["summary"] for chart in alone["charts"])
+
+
+def test_a_map_of_some_images_says_of_how_many(run_folder: Callable[..., Run], tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", epochs=2)
+    assert "12 of 500 images shown" in " ".join(read(report([run.path], points=12)).text)

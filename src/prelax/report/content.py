@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from numpy.typing import NDArray
@@ -82,15 +83,15 @@ class Chart:
     marks: list[Mark] = field(default_factory=list)
     unit: str = ""
 
-    @property
-    def summary(self) -> str:
-        """The chart in a sentence, for a reader who does not see it."""
+    def summary(self, names: Sequence[str]) -> str:
+        """The chart in a sentence, for a reader who does not see it; the runs by name where there are several."""
         said = []
         for line in self.lines:
             known = [(e, v) for e, v in zip(line.epochs, line.values, strict=True) if v is not None]
             if known:
                 (first, start), (last, end) = known[0], known[-1]
-                said.append(f"run {line.run + 1} from {start:.4g} at epoch {first} to {end:.4g} at epoch {last}")
+                who = f"{names[line.run]} " if len(names) > 1 else ""
+                said.append(f"{who}from {start:.4g} at epoch {first} to {end:.4g} at epoch {last}")
         return f"{self.title}: {'; '.join(said)}" if said else self.title
 
 
@@ -136,6 +137,7 @@ class Atlas:
     classes: list[str]
     captions: list[str]  # a word for each point: its path, or nothing
     whole: bool = False  # images of all splits, not of the test set alone
+    total: int = 0  # images they were drawn from, where not all are shown
 
 
 @dataclass(frozen=True)

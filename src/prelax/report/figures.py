@@ -114,7 +114,7 @@ def draw_dynamics(runs: Runs, path: Path | str, called: Sequence[str] | None = N
                     curve.epochs,
                     values,
                     color=PALETTE[index % 8],
-                    linestyle=DASHES[index % 4],
+                    linestyle=DASHES[(index + index // 8) % 4],
                     marker=few,
                     label=called[index],
                 )

@@ -202,7 +202,7 @@ function atlas(host) {
     const texts = words.length ? labels.map((_, i) => `${data.captions[i] || ""} ${name(i)}`.toLowerCase()) : [];
     const found = texts.flatMap((text, i) => words.every((word) => text.includes(word)) ? [i] : []);
     wanted = words.length ? new Set(found) : null;
-    told.textContent = words.length ? found.length === 1 ? "1 image" : `${found.length} images` : "";
+    told.textContent = words.length ? found.length === 1 ? "1 image" : found.length ? `${found.length} images` : `none of ${n.toLocaleString("en")}` : "";
     if (found.length && !wanted.has(query)) pick(found[0]);
     repaint();
     return found;

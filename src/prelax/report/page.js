@@ -1,7 +1,6 @@
 "use strict";
 const PAGE = JSON.parse(document.getElementById("page-data").textContent);
 const TIP = document.getElementById("tip");
-const DASHES = ["", "7 4", "2 4", "9 4 2 4", "12 3", "4 2", "1 3", "6 2 1 2 1 2"];
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const show = (value) => value === null || value === undefined ? "–" : Math.abs(value) >= 1e5 || (value !== 0 && Math.abs(value) < 1e-3)
   ? value.toExponential(1) : String(+value.toPrecision(4));
@@ -86,11 +85,11 @@ function chart(host) {
       let path = "", pen = false;
       const stroke = `var(--c${line.run % 8})`;
       line.values.forEach((v, i) => {
-        if (v === null) { if (!line.sparse) pen = false; return; }
+        if (v === null) { pen = false; return; }
         path += `${pen ? "L" : "M"}${X(line.epochs[i]).toFixed(1)} ${Y(v).toFixed(1)}`;
         pen = true;
       });
-      draw(svg, "path", { d: path, class: "curve", stroke, "stroke-dasharray": DASHES[line.run % 8] });
+      draw(svg, "path", { d: path, class: "curve", stroke, "stroke-dasharray": PAGE.dashes[line.run] });
       const end = line.values.findLastIndex((v) => v !== null);
       if (end >= 0) draw(svg, "circle", { cx: X(line.epochs[end]), cy: Y(line.values[end]), r: 3.5, fill: stroke });
     }

@@ -165,7 +165,7 @@ class Pictures:
         from prelax.loading import load
 
         loaded = load(run.path, self.device)
-        key, mapped, whole = self.mapped(run)
+        key, mapped, whole, total = self.mapped(run)
         if len(mapped) == 0:
             raise PrelaxError(f"{mapped.name} has no test images")
         images = mapped.images
@@ -187,11 +187,12 @@ class Pictures:
                 classes=mapped.classes,
                 captions=captions(mapped, run.settings.data.root),
                 whole=whole,
+                total=total,
             )
         )
 
-    def mapped(self, run: Run) -> tuple[str, ImageSet, bool]:
-        """The images of a run's map, and whether they are of all splits.
+    def mapped(self, run: Run) -> tuple[str, ImageSet, bool, int]:
+        """The images of a run's map, whether they are of all splits, and of how many they were drawn.
 
         Of a folder of one's own all images: they are what one wants to find. Of a known data set its test images.
         """
@@ -208,8 +209,9 @@ class Pictures:
             keys.append(key)
         if len(sets) > 1 and sets[0].classes != sets[1].classes:  # a test set of its own
             sets, keys = sets[1:], keys[1:]
-        rows = embedding.sample(labels_of(sets), sum(map(len, sets)), self.points, self.seed)
-        return " and ".join(keys), picked(sets, rows), keys[0].startswith("train")
+        total = sum(map(len, sets))
+        rows = embedding.sample(labels_of(sets), total, self.points, self.seed)
+        return " and ".join(keys), picked(sets, rows), keys[0].startswith("train"), total
 
     def floor(self, run: Run, loaded: Loaded, images: Tensor, labels: Tensor) -> float | None:
         """How many neighbours agree for random weights, measured as every other floor is."""

@@ -62,6 +62,12 @@ def one_map(page: Page, index: int, atlas: Atlas) -> str:
         f"t-SNE map of {count} {'' if atlas.whole else 'test '}images of {escape(page.cards[atlas.run].name)}. "
         "Arrow keys move between points, Enter shows the nearest images."
     )
+    shown = f"{count:,} images shown; neighbours are among them."
+    if atlas.total > count:
+        shown = (
+            f"{count:,} of {atlas.total:,} images shown; neighbours and names are found among them alone "
+            "(<code>prelax report --points</code> shows more)."
+        )
     find = ""
     if atlas.captions or atlas.agreement is not None:
         find = (
@@ -74,7 +80,7 @@ def one_map(page: Page, index: int, atlas: Atlas) -> str:
         f'<div class="stage"><canvas tabindex="0" role="application" aria-label="{says}"></canvas>'
         f'<div class="tools">{tools}</div></div>'
         f'<div class="side">{find}<div class="answer"></div><div class="keys" role="group" aria-label="Classes"></div>'
-        f'<p class="help">{told}{count:,} images shown; neighbours are among them. '
+        f'<p class="help">{told}{shown} '
         "Wheel or pinch zooms once the map is clicked.</p>"
         f"</div></div></div>"
     )

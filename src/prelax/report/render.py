@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
 from importlib import resources
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from prelax.report.content import Atlas, Chart, Page
 from prelax.report.panels import maps, settings, views
-from prelax.report.sections import augmentations, curves, overview, residual, results
+from prelax.report.sections import augmentations, curves, dash, overview, residual, results
 
 
 def render(page: Page) -> str:
@@ -57,20 +58,22 @@ def to_json(value: Any) -> str:
 
 def data(page: Page) -> dict[str, Any]:
     """What the scripts draw: curves and maps."""
+    names = [card.name for card in page.cards]
     return {
-        "runs": [card.name for card in page.cards],
-        "charts": [pack_chart(chart) for chart in (*page.charts, *page.more_charts)],
+        "runs": names,
+        "dashes": [dash(index) for index in range(len(names))],
+        "charts": [pack_chart(chart, names) for chart in (*page.charts, *page.more_charts)],
         "sprites": [{"side": s.side, "columns": s.columns} for s in page.sprites],
         "atlases": [pack_atlas(atlas) for atlas in page.atlases],
     }
 
 
-def pack_chart(chart: Chart) -> dict[str, Any]:
+def pack_chart(chart: Chart, names: Sequence[str]) -> dict[str, Any]:
     lines = [
         {"run": line.run, "epochs": line.epochs, "values": [rounded(v) for v in line.values]} for line in chart.lines
     ]
     marks = [asdict(mark) for mark in chart.marks]
-    return {"summary": chart.summary, "unit": chart.unit, "lines": lines, "marks": marks}
+    return {"summary": chart.summary(names), "unit": chart.unit, "lines": lines, "marks": marks}
 
 
 def pack_atlas(atlas: Atlas) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from prelax.evaluate.relaxing import FAR, FEW
 from prelax.report.content import Bar, Card, Cell, Chart, Page, Row
 
 MANY = 4  # runs up to which each has a column of the table
-COLOURS = 8  # of the page's palette; a ninth run takes the first colour again
+COLOURS = 8  # of the page's palette; a ninth run takes the first colour again, with other dashes
+DASHES = ("", "7 4", "2 4", "9 4 2 4", "12 3", "4 2", "1 3", "6 2 1 2 1 2")
 
 
 def prose(text: str) -> str:
@@ -229,14 +230,22 @@ def result_cell(index: int, cell: Cell | None, row: Row) -> str:
     return f'<td class="r{index % COLOURS}" title="{escape(cell.detail)}">{shown}{gauge(cell, row.percent)}</td>'
 
 
+def dash(run: int) -> str:
+    """How the curve of a run is dashed: runs that share a colour do not share their dashes.
+
+    >>> dash(0) == dash(8), len({(i % COLOURS, dash(i)) for i in range(64)})
+    (False, 64)
+    """
+    return DASHES[(run + run // COLOURS) % len(DASHES)]
+
+
 def legend(page: Page, dashed: bool = True) -> str:
     """The names of the runs with their colours, and their dashes where lines are drawn."""
     if len(page.cards) < 2:
         return ""
-    dashes = ["", "7 4", "2 4", "9 4 2 4", "12 3", "4 2", "1 3", "6 2 1 2 1 2"]  # as in page.js
     items = "".join(
         f'<li><svg width="30" height="6" aria-hidden="true"><line x1="1" x2="29" y1="3" y2="3" stroke-width="2.5" '
-        f'stroke="var(--c{i % COLOURS})" stroke-dasharray="{dashes[i % COLOURS] if dashed else ""}"/></svg>'
+        f'stroke="var(--c{i % COLOURS})" stroke-dasharray="{dash(i) if dashed else ""}"/></svg>'
         f"{escape(c.name)}</li>"
         for i, c in enumerate(page.cards)
     )
@@ -247,10 +256,12 @@ def curves(page: Page) -> str:
     if not page.charts and not page.more_charts:
         return ""
 
+    names = [card.name for card in page.cards]
+
     def one(index: int, chart: Chart) -> str:
         return (
             f'<figure class="card chart"><h3>{escape(chart.title)}</h3><p>{escape(chart.caption)}</p>'
-            f'<div class="plot" data-chart="{index}"><noscript>{escape(chart.summary)}</noscript></div></figure>'
+            f'<div class="plot" data-chart="{index}"><noscript>{escape(chart.summary(names))}</noscript></div></figure>'
         )
 
     first = "".join(one(i, chart) for i, chart in enumerate(page.charts))
