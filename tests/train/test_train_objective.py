@@ -128,6 +128,19 @@ def test_augself_reads_the_difference_of_two_draws_off_both_features() -> None:
     assert loss.item() == pytest.approx((2 * seen["loss/sim"].item() + 0.3 * wanted) / 4, rel=1e-5)
 
 
+def test_augself_names_the_turn_between_two_turned_views() -> None:
+    torch.manual_seed(0)
+    net, given = Objective(settings(name="augself"), 1, 16, RELAXED, ()), views(2)
+    given = replace(given, targets=given.relaxed)  # the pipeline itself turns, as for images from above
+    h = net.features(net.network.online, given.images)
+    said = net.network.heads["augself"](torch.cat([h[0], h[1]], dim=-1)).detach()
+    assert said.shape == (8, 4)
+    one, two = (drawn["rotation.turns"].numpy() for drawn in given.relaxed)
+    turn = (one - two) % 4  # from 270 degrees to 0 it is a quarter, not three
+    wanted = -said.double().log_softmax(-1).numpy()[np.arange(8), turn].mean()
+    assert net(given)[1]["loss/augself"].item() == pytest.approx(wanted, rel=1e-5)
+
+
 def test_essls_small_views_reach_the_backbone_and_not_the_projector() -> None:
     net, given = objective(name="essl"), copies(6, small=True)
     before = net.network.online.projector.norms[0].num_batches_tracked.item()

@@ -244,7 +244,7 @@ class Objective(nn.Module):
             return loss(head(h[i - 1]), {"label": labels})
         assert term.kind == "compare", term.kind
         j = term.views[1]
-        between = {spec.name: drawn[i - 1][spec.name] - drawn[j - 1][spec.name] for spec in loss.specs}
+        between = {spec.name: _between(spec, drawn[i - 1], drawn[j - 1]) for spec in loss.specs}
         return loss(head(torch.cat([h[i - 1], h[j - 1]], dim=-1)), between)
 
     @torch.no_grad()
@@ -280,5 +280,11 @@ def spread(unit: Tensor) -> Tensor:
 
 
 def _difference(spec: Target) -> Target:
-    """What AugSelf predicts of a target: the difference of two draws, as a number."""
-    return replace(spec, kind="continuous", classes=1)
+    """What AugSelf predicts of a target: the difference of two draws, as a number; of turns, the turn between them."""
+    return spec if spec.kind == "categorical" else replace(spec, kind="continuous", classes=1)
+
+
+def _between(spec: Target, one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> Tensor:
+    """The difference of two draws of a target, as its loss wants it."""
+    apart = one[spec.name] - two[spec.name]
+    return apart % spec.classes if spec.kind == "categorical" else apart
