@@ -100,6 +100,13 @@ def test_names_with_dollar_signs_are_drawn_as_they_are(trained, tmp_path):
     assert (tmp_path / "out.png").is_file()
 
 
+def test_a_name_in_letters_that_no_font_has_is_told_and_the_picture_drawn_without_a_word(trained, tmp_path, recwarn):
+    Image.new("L", (16, 16)).save(tmp_path / "日本.png")
+    _, drawn = search(load(trained.path), DataSettings(), [tmp_path / "日本.png"], tmp_path / "out.png", k=1)
+    assert drawn is not None
+    assert not [str(warning.message) for warning in recwarn if "Glyph" in str(warning.message)]
+
+
 def test_of_many_only_the_first_are_drawn_and_all_are_told(trained, tmp_path, monkeypatch):
     monkeypatch.setattr("prelax.evaluate.retrieval.DRAWN", (2, 3))
     Image.new("L", (16, 16)).save(tmp_path / "q.png")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.report import figures
 from prelax.report.knowing import of_features
 from prelax.report.rows import reverse_rows, sensitivity_rows
@@ -110,6 +111,15 @@ def test_residual_probe_shows_how_far_features_move_in_shares_of_the_distance_be
 def test_nothing_to_draw_is_said_in_one_line(rows: list[dict], tmp_path: Path) -> None:
     with pytest.raises(PrelaxError, match="nothing to draw"):
         figures.draw_bars(rows, tmp_path / "bars")
+
+
+def test_letters_that_no_font_has_are_told_in_one_line(run_folder: Callable[..., Run], tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "日本", epochs=2)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        figures.draw_dynamics([run], tmp_path / "figure")
+    assert {str(one.message)[:33] for one in told} == {"some letters of the names are in "}
+    assert {one.category for one in told} == {PrelaxWarning}
 
 
 def test_a_run_without_curves_is_refused(run_folder: Callable[..., Run], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 
 from prelax.data import order
 from prelax.detect.coco import CocoSet, drawable, mask_of
-from prelax.report.style import PALETTE, STYLE
+from prelax.report.style import PALETTE, STYLE, boxes_told
 from prelax.whole import replacing, writing
 
 SURE = 0.3  # predictions drawn are scored at least this
@@ -58,7 +58,7 @@ def draw_predictions(
             fontsize=7,
             color="#555555",
         )
-        with writing(path), replacing(path) as temporary:
+        with writing(path), boxes_told(), replacing(path) as temporary:
             figure.savefig(temporary, format="png", metadata={"Software": None})
     return path
 

@@ -183,7 +183,8 @@ def draw(pictures: list[Tensor], names: list[str], gallery: ImageSet, cosine: Te
         axes.text(0.05, height - 0.12, said, fontsize=7, va="center")
     axes.set(xlim=(0, width), ylim=(height, 0))
     out = out if out.suffix else out.with_name(f"{out.name.rstrip('.')}.png")  # what matplotlib would write to
-    with writing(out):
+    with writing(out), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph ")  # names in letters that no font has: they are told in full
         out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(out, dpi=130)
     return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.whole import writing
 
 COLUMN = 3.3  # inches
@@ -48,6 +49,21 @@ STYLE: dict[Any, Any] = {
 
 
 @contextmanager
+def boxes_told() -> Iterator[None]:
+    """What is drawn inside may have letters that no font has: a line says so, where matplotlib has two a letter."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        yield
+    missing = [one for one in caught if str(one.message).startswith("Glyph ")]
+    for one in caught:
+        if one not in missing:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    if missing:
+        said = "some letters of the names are in none of matplotlib's fonts, and are drawn as boxes"
+        warnings.warn(said, PrelaxWarning, stacklevel=3)
+
+
+@contextmanager
 def figure(height: float, path: Path | str, width: float = COLUMN) -> Iterator[tuple[Figure, list[Path]]]:
     """A figure to draw on, and the list its files are put in: PNG (300 dpi) and SVG beside one another.
 
@@ -65,7 +81,7 @@ def figure(height: float, path: Path | str, width: float = COLUMN) -> Iterator[t
         yield drawing, written
         for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None})):
             target = path.with_name(path.name + suffix)
-            with writing(target):
+            with writing(target), boxes_told():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 drawing.savefig(target, metadata=metadata)
             written.append(target)
