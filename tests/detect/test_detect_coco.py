@@ -72,6 +72,8 @@ def test_what_cannot_be_used_is_left_out_and_counted(toy: Path, tree: dict[str, 
             {"bbox": [5, 5]},
             {"category_id": 99},
             {"image_id": 12345},
+            {"image_id": [7]},
+            {"category_id": {"id": 10}},
             {"segmentation": [[1, 1, 2, 2]]},
             {"segmentation": []},
         ],
@@ -102,6 +104,7 @@ def test_what_cannot_be_used_is_left_out_and_counted(toy: Path, tree: dict[str, 
         "box is not four numbers": 2,
         "unknown category": 1,
         "unknown image": 1,
+        "annotation without image_id, category_id or bbox": 2,
         "no outline that can be drawn": 2,
     }
     assert sum(map(len, coco.objects)) == 4
@@ -152,6 +155,30 @@ def test_a_dataset_that_cannot_be_read_is_refused_in_a_line(toy: Path, spoil: An
     with pytest.raises(PrelaxError, match=said) as error:
         read_coco(toy, "train")
     assert "\n" not in str(error.value)
+
+
+def test_a_file_name_that_is_none_is_refused(toy: Path, tree: dict[str, Any]) -> None:
+    tree["images"][0]["file_name"] = 5
+    rewrite(toy, tree)
+    with pytest.raises(PrelaxError, match="an image needs id, file_name"):
+        read_coco(toy, "train")
+
+
+def test_an_outline_keeps_its_parts_that_are_polygons(toy: Path, tree: dict[str, Any]) -> None:
+    whole = read_coco(toy, "train", masks=True)
+    tree["annotations"][0]["segmentation"].append([9, 11, 12, 12])
+    rewrite(toy, tree)
+    coco = read_coco(toy, "train", masks=True)
+    assert coco.counts() == {}
+    assert coco.objects == whole.objects
+
+
+def test_what_is_written_as_the_text_0_is_no_crowd(toy: Path, tree: dict[str, Any]) -> None:
+    for thing, crowd in zip(tree["annotations"], ("0", "1", None, False), strict=True):
+        thing["iscrowd"] = crowd
+    rewrite(toy, tree)
+    things = [thing for image in read_coco(toy, "train").objects for thing in image]
+    assert [thing["iscrowd"] for thing in things] == [0, 1, 0, 0]
 
 
 def test_an_image_id_given_twice_is_refused(toy: Path, tree: dict[str, Any]) -> None:

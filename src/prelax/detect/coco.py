@@ -175,7 +175,8 @@ def usable_images(images: list[Any], folder: Path, file: Path, left_out: list[tu
         try:
             number = int(image["id"])
             image["width"], image["height"] = int(image["width"]), int(image["height"])  # some write "640"
-            sound = image["width"] > 0 and image["height"] > 0 and bool(image["file_name"])
+            sound = image["width"] > 0 and image["height"] > 0 and isinstance(image["file_name"], str)
+            sound = sound and bool(image["file_name"])
         except (TypeError, KeyError, ValueError, OverflowError):
             sound = False
         if not sound:
@@ -238,6 +239,8 @@ def fault(
     """Why an annotation cannot be used, or None."""
     if not isinstance(thing, dict) or not {"image_id", "category_id", "bbox"} <= set(thing):
         return "annotation without image_id, category_id or bbox"
+    if not all(isinstance(thing[key], int | float | str) for key in ("image_id", "category_id")):
+        return "annotation without image_id, category_id or bbox"
     if thing["image_id"] not in images:
         return "its image was left out" if thing["image_id"] in known else "unknown image"
     if thing["category_id"] not in categories:
@@ -250,7 +253,7 @@ def fault(
     least = max(LEAST, LEAST_SHARE * max(image["width"], image["height"]))
     if right - left < least or bottom - top < least:
         return "box of no size inside its image"
-    if masks and not drawable(thing.get("segmentation"), image["width"], image["height"]):
+    if masks and not drawable(parts(thing.get("segmentation")), image["width"], image["height"]):
         return "no outline that can be drawn"
     return None
 
@@ -263,6 +266,17 @@ def corners(box: list[float], width: int, height: int) -> tuple[float, float, fl
     """
     left, top = max(0.0, float(box[0])), max(0.0, float(box[1]))
     return left, top, min(float(width), float(box[0] + box[2])), min(float(height), float(box[1] + box[3]))
+
+
+def parts(outline: Any) -> Any:
+    """An outline without polygons of one or two points, which some tools leave beside the real ones.
+
+    >>> parts([[0, 0, 9, 0, 9, 9], [3, 3, 4, 4]])
+    [[0, 0, 9, 0, 9, 9]]
+    """
+    if not isinstance(outline, list):
+        return outline
+    return [polygon for polygon in outline if not isinstance(polygon, list) or len(polygon) >= 6]
 
 
 def drawable(outline: Any, width: int, height: int) -> bool:
@@ -302,14 +316,14 @@ def mask_of(outline: Any, width: int, height: int) -> np.ndarray:
 def tidy(thing: dict[str, Any]) -> dict[str, Any]:
     """An annotation with the fields scoring needs, and no others."""
     box = [float(v) for v in thing["bbox"]]
-    area = thing.get("area")
+    area, crowd = thing.get("area"), thing.get("iscrowd")
     return {
         "image_id": thing["image_id"],
         "category_id": thing["category_id"],
         "bbox": box,
         "area": float(area) if isinstance(area, int | float) and math.isfinite(area) else box[2] * box[3],
-        "iscrowd": int(bool(thing.get("iscrowd", 0))),
-        "segmentation": thing.get("segmentation") or [],
+        "iscrowd": int(bool(crowd) and str(crowd).lower() not in ("0", "0.0", "false")),  # some write "0"
+        "segmentation": parts(thing.get("segmentation")) or [],
     }
 
 
