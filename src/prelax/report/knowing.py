@@ -16,6 +16,7 @@ from prelax.report.style import PALETTE, figure
 from prelax.run import Run
 
 THICK = 0.8  # of the bars of one thing together
+GAP, WIDE = 2.0, 7.0  # per cent of the axis: between a mark and a number, and what a number takes
 LETTERS = 66  # of a legend that fit in a column, about
 
 
@@ -63,8 +64,8 @@ def draw_readings(
             label = called[index] if len(called) > 1 and not any(b.cells[index] for b in told[:place]) else None
             axes.barh(y, max(cell.value, 0), thick * 0.9, color=PALETTE[index % 8], label=label)
             ring = features[index].get(bar.name)
-            end = max(cell.value, ring or 0, cell.floor or 0, 0)  # clear of the marks
-            axes.text(end + 2.0, y, f"{cell.value:.0f}", va="center", fontsize=6)
+            at = beside(cell.value, [mark for mark in (cell.floor, ring) if mark is not None])
+            axes.text(at, y, f"{cell.value:.0f}", va="center", fontsize=6)
             if cell.floor is not None:
                 axes.plot([max(cell.floor, 0)] * 2, [y - thick / 2, y + thick / 2], color="black", linewidth=1.1)
             if ring is not None:
@@ -76,6 +77,19 @@ def draw_readings(
     axes.set_xlim(0, 108)
     axes.set_title("What the residual knows")
     axes.set_xlabel(f"read from the residual (%)\n{tick_name(told)}".strip())  # side by side they are too wide
+
+
+def beside(value: float, marks: Sequence[float]) -> float:
+    """Where the number of a bar begins: at the bar's end, or after the marks that stand there.
+
+    >>> beside(36, [-6, 48]), beside(87, [47, 88.5])
+    (38.0, 90.5)
+    """
+    at = max(value, 0) + GAP
+    for mark in sorted(max(mark, 0) for mark in marks):
+        if at - 1.5 * GAP <= mark <= at + WIDE:
+            at = mark + GAP
+    return float(at)
 
 
 def tick_name(told: Sequence[Bar]) -> str:
