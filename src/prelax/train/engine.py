@@ -26,7 +26,7 @@ from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.nets.norm import prepare_to_compile, silent_channels
 from prelax.train.norms import synchronise
 from prelax.train.optim import constant_after_warmup, load_optimizer, lr_schedule, optimizer, tau_schedule
-from prelax.train.processes import Process
+from prelax.train.processes import Process, any_of
 from prelax.train.refuse import batch_of, check_labels, check_sides
 from prelax.train.step import Objective
 from prelax.train.views import ViewMaker
@@ -192,13 +192,13 @@ class Engine:
         """One step of training, replayed if it was captured. What will not compile, or be captured, runs plainly."""
         if self.graph is not None:
             self.graph.replay()
-        elif not self.fused or (self._eager_left <= 0 and not self.capture):
-            self.compute()
-        elif self._eager_left > 0:
+        elif self._eager_left > 0 and (self.fused or self.capture):
             self._eager_left -= 1
-            self._step_or_uncompile()
-        else:
+            self._step_or_uncompile() if self.fused else self.compute()
+        elif self.capture:
             self._record()
+        else:
+            self.compute()
 
     _eager_left = EAGER_STEPS
 
@@ -222,12 +222,31 @@ class Engine:
         side = self._side
         assert side is not None
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self.compute()
-        torch.cuda.current_stream().wait_stream(side)
+        try:
+            with torch.cuda.stream(side):
+                self.compute()
+        finally:  # of a step that failed, too: what it launched still writes what is now put back
+            torch.cuda.current_stream().wait_stream(side)
 
     def _record(self) -> None:
-        """Captures a step and replays it; where it cannot be captured it runs launch by launch from now on."""
+        """Captures a step and replays it; where it cannot be captured it runs launch by launch from now on.
+
+        NCCL wants a sum captured by all processes or by none: they go by the one that could not.
+        """
+        graph, problem = self._captured() if self.fused else (None, "")
+        if any_of(self.process, graph is None):
+            self.capture, graph = False, None
+            self.compute()
+            if self.fused:
+                said = f"the step cannot be captured ({problem or 'another process cannot'})"
+                warnings.warn(f"{said}; launching it piece by piece, slower", PrelaxWarning, stacklevel=3)
+            return
+        assert graph is not None
+        self.graph = graph
+        graph.replay()  # capturing only records
+
+    def _captured(self) -> tuple[torch.cuda.CUDAGraph | None, str]:
+        """A step as a graph, or None and why not."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         self.optimizer.zero_grad(set_to_none=True)
@@ -239,18 +258,18 @@ class Engine:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            self.capture = False
             torch.cuda.synchronize()
             generator.graphsafe_set_state(before)  # a failed capture leaves it refusing to give numbers
-            self.compute()
-            said = f"the step cannot be captured ({first_line(error)}); launching it piece by piece, slower"
-            warnings.warn(said, PrelaxWarning, stacklevel=3)
-            return
-        self.graph = graph
-        graph.replay()  # capturing only records
+            return None, first_line(error)
+        return graph, ""
+
+    def release(self) -> None:
+        """Lets go of the captured step. NCCL does not end a group while a graph of its sums is alive, but waits."""
+        self.graph = None
 
     def _uncompile(self) -> None:
-        self.fused = self.capture = False
+        self.fused = False
+        self.capture = self.capture and self.process.world > 1  # the others will ask whether it could be
         self.objective.judge = self._plain_judge  # type: ignore[method-assign]
         for encoder in (self.objective.network.online, self.objective.network.target):
             if encoder is not None:

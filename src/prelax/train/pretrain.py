@@ -131,6 +131,8 @@ def begin(
             if process.writes and not resume:
                 let_go(run)
             raise
+        finally:
+            engine.release()  # an error on its way up would keep it beyond the group of processes
 
 
 def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, progress: bool = True) -> Run:
