@@ -154,6 +154,7 @@ def test_who_does_what_the_description_says_to_a_file_has_the_vectors_of_embed(
     program = torch.export.load(folder / "backbone.pt2").module()
     theirs, ours = program(seen.float() / 255), torch.from_numpy(np.load(tmp_path / "one.npz")["embedding"])
     torch.testing.assert_close(theirs, ours, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(load(run)(large[None]), ours, rtol=1e-2, atol=1e-2)  # and so has who loads the run
 
 
 def test_the_description_stands_in_the_lines_that_load(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from prelax.config import resolve
 from prelax.errors import PrelaxError
 from prelax.evaluate.features import fingerprint
 from prelax.evaluate.protocols import evaluate
-from prelax.loading import Preprocess, load, model_card, save_hub
+from prelax.loading import load, model_card, save_hub
 from prelax.nets import backbone
+from prelax.preprocess import Preprocess
 from prelax.run import Run
 
 

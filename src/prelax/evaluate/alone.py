@@ -13,7 +13,8 @@ from prelax import augment
 from prelax.augment.operation import trait
 from prelax.draws import Draws
 from prelax.evaluate.features import finite, forward, frozen
-from prelax.loading import Loaded, Preprocess
+from prelax.loading import Loaded
+from prelax.preprocess import Preprocess
 
 BATCH = 1024
 

@@ -20,8 +20,8 @@ from prelax.errors import PrelaxError
 from prelax.evaluate.features import Preprocess, extract, finite, forward, frozen
 from prelax.evaluate.labels import digests_of, labelled, unseen, unseen_by_name
 from prelax.loading import Loaded, pipelines_of
-from prelax.loading import Preprocess as Resized
 from prelax.nets.heads import MLP
+from prelax.preprocess import Preprocess as Resized
 
 BATCH = 2048  # images a forward pass; a frozen backbone in eval mode does not care which images share a batch
 CACHE = 16 << 30  # bytes that sets of crops may take
