@@ -52,7 +52,7 @@ def environment() -> dict[str, str]:
     [
         ["method.name=prelax-all"],
         ["method.name=simclr"],
-        ["method.name=looc"],
+        ["method.name=looc", "seed=0"],
         ["method.name=prelax-turns"],
         ["method.base=byol", "train.lr=0.0125"],  # its loss is four times SimSiam's: the same step
     ],
@@ -66,7 +66,7 @@ def test_two_processes_give_the_losses_of_one(change: list[str], tmp_path: Path)
     for a, b in zip(one, two, strict=True):
         for name in a:
             if name.startswith("loss") or name == "embedding_std":
-                assert a[name] == pytest.approx(b[name], rel=1e-4, abs=1e-4), name
+                assert a[name] == pytest.approx(b[name], abs=1e-4), name
     assert one[1]["knn"] == pytest.approx(two[1]["knn"], abs=0.5)  # percent; the probe is shared out too
 
 
