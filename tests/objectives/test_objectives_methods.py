@@ -94,7 +94,8 @@ def test_a_method_of_ones_own_is_imported_by_name(tmp_path: Path, monkeypatch: p
     ("term", "says"),
     [
         (lambda: Term("sim", "sim", (1,)), "sim names 2 view"),
-        (lambda: Term("turn", "predict", ()), "one or more"),
+        (lambda: Term("turn", "predict", ()), "predict names 1 or more view"),
+        (lambda: Term("space", "looc", (1, 2)), "looc names 3 or more view"),
         (lambda: Term("sim", "sim", (1, 2), coefficient="betta"), "no coefficient 'betta'; did you mean beta"),
         (lambda: Term("sim", "sim", (1, 4)), "names view 4; views are 1 to 2"),
         (lambda: Term("turn", "relaxpl", (2, 1)), "view 2, which is not relaxed"),
@@ -103,3 +104,8 @@ def test_a_method_of_ones_own_is_imported_by_name(tmp_path: Path, monkeypatch: p
 def test_a_line_that_cannot_be_computed_is_refused_where_it_is_written(term: Callable[[], Term], says: str) -> None:
     with pytest.raises(PrelaxError, match=says):
         Method("", "", (ViewSpec(1), ViewSpec(2)), (term(),))
+
+
+def test_a_base_that_there_is_not_is_refused() -> None:
+    with pytest.raises(PrelaxError, match="no base 'simsam'; did you mean simsiam"):
+        Method("", "", (ViewSpec(1), ViewSpec(2)), (Term("sim", "sim", (1, 2)),), base="simsam")

@@ -38,8 +38,7 @@ def samples(url: str) -> Iterator[tuple[bytes, str | None]]:
     """(contents, label) of every image of a shard, in its order; the label is that of the ``.cls`` member."""
     for sample in _samples(url):
         if images := _images(sample):
-            label = sample.get("cls")
-            yield sample[images[0]], label.decode("utf-8", "replace").strip() if label is not None else None
+            yield sample[images[0]], _label(sample)
 
 
 def _samples(url: str) -> Iterator[dict[str, Any]]:
@@ -68,6 +67,11 @@ def _images(sample: dict[str, Any]) -> list[str]:
     """
     found = [key for key in sample if f".{key.rpartition('.')[2].lower()}" in EXTENSIONS]
     return sorted(found, key=lambda key: (key.endswith("npy"), key.count("."), key))
+
+
+def _label(sample: dict[str, Any]) -> str | None:
+    label = sample.get("cls")
+    return label.decode("utf-8", "replace").strip() if label is not None else None
 
 
 def tried(url: str, read: Callable[[], Read]) -> Read:
@@ -173,8 +177,8 @@ def _look_through(url: str) -> tuple[list[str | None], str, tuple[int, str]]:
     labels, images, more, such = [], hashlib.blake2b(digest_size=16), 0, ""
     for sample in _samples(url):
         if names := _images(sample):
-            image, label = sample[names[0]], sample.get("cls")
-            labels.append(label.decode("utf-8", "replace").strip() if label is not None else None)
+            image = sample[names[0]]
+            labels.append(_label(sample))
             images.update(len(image).to_bytes(8, "little") + image)
             others = [name for name in names[1:] if not name.endswith("npy")]
             more, such = more + len(others), such or (f"{sample['__key__']}.{others[0]}" if others else "")

@@ -230,7 +230,7 @@ def chance(specs: Sequence[Target], reduction: str, drawn: Mapping[str, float]) 
             p = min(max(drawn.get(spec.name, 0.5), 1e-9), 1 - 1e-9)
             losses.append(-p * math.log(p) - (1 - p) * math.log(1 - p))
         else:
-            losses.append(drawn.get(spec.name, 1.0))  # not 1 where a crop of few pixels is rounded to whole ones
+            losses.append(drawn.get(spec.name, 1.0))  # 1 where it is standardised as it is drawn
     return sum(losses) if reduction == "sum" else sum(losses) / max(len(losses), 1)
 
 

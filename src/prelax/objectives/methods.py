@@ -17,14 +17,26 @@ A view is (draw, relaxed): views of one draw share all of its record; a relaxed 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from prelax.config import MethodSettings, nearest
 from prelax.errors import PrelaxError
 from prelax.own import find_own
 
-# The kinds of terms, and how many views each names; None: as many as there are.
-KINDS = {"sim": 2, "margin": 2, "relax": 3, "pl": 2, "relaxpl": 2, "predict": None, "compare": 2, "classify": 1}
-KINDS |= {"looc": None}
+# The kinds of terms and how many views each names; of OPEN ones that many or more.
+KINDS = {
+    "sim": 2,
+    "margin": 2,
+    "relax": 3,
+    "pl": 2,
+    "relaxpl": 2,
+    "predict": 1,
+    "compare": 2,
+    "classify": 1,
+    "looc": 3,
+}
+OPEN = ("predict", "looc")
+BASES = get_args(MethodSettings.model_fields["base"].annotation)
 
 
 @dataclass(frozen=True)
@@ -60,13 +72,14 @@ class Term:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise PrelaxError(f"term {self.name}: no kind {self.kind!r}{nearest(self.kind, KINDS)}")
-        if not self.views or KINDS[self.kind] not in (None, len(self.views)):
-            wants = KINDS[self.kind] or "one or more"
-            raise PrelaxError(f"term {self.name}: {self.kind} names {wants} view(s), not {self.views}")
-        fields = [name for name, field in MethodSettings.model_fields.items() if "float" in str(field.annotation)]
-        for name in (self.alpha, *([self.coefficient] if self.coefficient else [])):
-            if name not in fields:
-                raise PrelaxError(f"term {self.name}: no coefficient {name!r}{nearest(name, fields)}")
+        least, given = KINDS[self.kind], len(self.views)
+        if given < least or (given > least and self.kind not in OPEN):
+            more = " or more" if self.kind in OPEN else ""
+            raise PrelaxError(f"term {self.name}: {self.kind} names {least}{more} view(s), not {self.views}")
+        for name in (self.alpha, self.coefficient):
+            if name is not None and name not in MethodSettings.model_fields:
+                said = nearest(name, MethodSettings.model_fields)
+                raise PrelaxError(f"term {self.name}: no coefficient {name!r}{said}")
 
     def weight(self, settings: MethodSettings) -> float:
         return self.factor * (1.0 if self.coefficient is None else coefficient(settings, self.coefficient))
@@ -84,6 +97,8 @@ class Method:
     family: str = "prelax"
 
     def __post_init__(self) -> None:
+        if self.base not in (None, *BASES):
+            raise PrelaxError(f"no base {self.base!r}{nearest(str(self.base), BASES)}")
         for term in self.terms:
             for view in term.views:
                 if not 1 <= view <= len(self.views):
