@@ -162,13 +162,15 @@ class Run:
                 kept[name] = section.model_copy(update={leaf: getattr(getattr(stored, name), leaf)})
         return settings.model_copy(update=kept)
 
-    def keep_places(self, settings: Settings) -> None:
-        """Where the data are now, for whatever is done with the run later."""
+    def keep_changes(self, settings: Settings) -> None:
+        """What the run goes on with, where that may differ: for the next time, and whatever is done with it later."""
         stored, about = self.read_config()
-        places = {leaf: getattr(settings.data, leaf) for leaf in ("root", "test_root", "labels", "shards", "cache")}
-        moved = stored.model_copy(update={"data": stored.data.model_copy(update=places)})
-        if moved != stored:
-            self.write("config.yaml", to_yaml(moved) + yaml.safe_dump({"run": about}, sort_keys=False))
+        kept: dict[str, Section] = {"evaluate": settings.evaluate}
+        for name, leaf in (key.split(".") for key in (*CHANGEABLE, "data.labels")):
+            section = kept.get(name, getattr(stored, name))
+            kept[name] = section.model_copy(update={leaf: getattr(getattr(settings, name), leaf)})
+        if (changed := stored.model_copy(update=kept)) != stored:
+            self.write("config.yaml", to_yaml(changed) + yaml.safe_dump({"run": about}, sort_keys=False))
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:

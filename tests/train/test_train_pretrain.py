@@ -340,3 +340,14 @@ def test_places_of_data_are_kept_whole(tmp_path: Path, monkeypatch: pytest.Monke
     for whole in ("{/a/s,/b/s}.tar", "{x/s,/b/s}.tar", "/a/s.tar"):
         assert with_whole_paths(tiny(f"data.shards={whole}")).data.shards == whole
     assert with_whole_paths(tiny("data.shards={a,b}.tar")).data.shards == f"{tmp_path}/{{a,b}}.tar"
+
+
+def test_what_resuming_may_change_is_kept_for_the_next_time(tmp_path: Path) -> None:
+    run = pretrain(tiny("train.knn_every=1"), tmp_path / "run", progress=False)
+    words = ["train.checkpoint_every=3", "train.stop_on_collapse=true", "evaluate.knn_k=5", "data.workers=0"]
+    before = run.settings
+    pretrain(tiny("train.knn_every=1", *words), run.path, resume=True, progress=False)
+    after = run.settings
+    assert (after.train.checkpoint_every, after.train.stop_on_collapse, after.data.workers) == (3, True, 0)
+    assert (after.evaluate.knn_k, after.train.knn_every) == (5, 1)
+    assert (after.method, after.model, after.recipe) == (before.method, before.model, before.recipe)

@@ -121,7 +121,7 @@ def begin(
             if resume and run.unfinished:
                 run.drop_unfinished()
             if resume:
-                run.keep_places(settings)
+                run.keep_changes(settings)
             note_data(run, images, recorded)
             for line in chosen:
                 run.log(line)
