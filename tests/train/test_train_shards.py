@@ -25,6 +25,7 @@ from prelax.errors import PrelaxError
 from prelax.run import Run
 from prelax.train import pretrain
 from prelax.train.pretrain import interruptible
+from prelax.train.processes import Process
 
 COUNTS = (13, 9, 17, 11, 14)
 TINY = [
@@ -129,6 +130,23 @@ def test_a_shard_that_cannot_be_read_any_more_costs_no_step(
     assert state["epoch"] == 1
     assert state["step"] > 0
     same(pretrain(settings, tmp_path / "torn", resume=True, progress=False), whole)
+
+
+def test_a_shard_that_another_process_cannot_read_costs_no_step(
+    shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One of two processes, its partner left out, which has no images for the third step of the second epoch.
+    training, asked = sys.modules["prelax.train.pretrain"], iter(range(1000))
+    monkeypatch.setattr(training, "joined", lambda device: contextlib.nullcontext(Process(rank=0, world=2)))
+    monkeypatch.setattr(training, "wait_for_all", lambda process: None)
+    monkeypatch.setattr(training, "any_of", lambda process, flag: flag)
+    monkeypatch.setattr("prelax.train.processes.any_of", lambda process, flag: flag or next(asked) == 8 + 2)
+    settings = resolve("folder", [*words(shards), "train.checkpoint_every=100"])
+    with pytest.raises(PrelaxError, match=r"another process cannot read its images; .* --resume` goes on from epoch 2"):
+        pretrain(settings, tmp_path / "run", progress=False)
+    state = Run.open(tmp_path / "run").load_checkpoint()
+    assert state is not None
+    assert (state["epoch"], state["step"]) == (1, 2)
 
 
 def test_a_run_killed_and_resumed_is_the_run_never_stopped_and_leaves_no_worker(shards: str, tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def decode_shard(url: str, plan: Plan, count: int, pool: Executor | None = None)
     for start, future in flying:
         land(start, future.result())
     if place != count:
-        raise Changed(f"shard {url} has changed: it had {count} images and has {place}; start a new run")
+        raise Changed(f"shard {url} has changed: it had {count} images and has {place}; bring back what it held")
     if not good.any():
         raise PrelaxError(f"none of the {count} images of shard {url} can be read; the first: {broken[0]}")
     sound = np.flatnonzero(good)

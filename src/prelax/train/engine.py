@@ -26,7 +26,7 @@ from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.nets.norm import prepare_to_compile, silent_channels
 from prelax.train.norms import synchronise
 from prelax.train.optim import constant_after_warmup, load_optimizer, lr_schedule, optimizer, tau_schedule
-from prelax.train.processes import Process, any_of
+from prelax.train.processes import Process, any_of, next_of_all
 from prelax.train.refuse import batch_of, check_labels, check_sides
 from prelax.train.step import Objective
 from prelax.train.views import ViewMaker
@@ -162,7 +162,7 @@ class Engine:
                 torch.manual_seed(self._roll(epoch, step))
             if feed is not None:
                 asked = time.perf_counter()
-                pixels = next(feed)[1]
+                pixels = (next_of_all(self.process, feed) if self.store.where == "shards" else next(feed))[1]
                 self.waited += time.perf_counter() - asked
                 if self.pixels is None:
                     self.pixels = pixels.clone()

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import re
+import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from prelax.evaluate.doctor import COLLAPSED_RANK, COLLAPSED_STD, remedies
 from prelax.evaluate.labels import digests_of
 from prelax.run import Run
 from prelax.train.engine import Engine, choose_device, stopwatch
-from prelax.train.processes import Process, any_of, joined, wait_for_all
+from prelax.train.processes import Process, Unread, any_of, joined, wait_for_all
 from prelax.train.progress import Progress
 from prelax.train.suit import estimate, suit, too_little_memory
 from prelax.train.watching import watcher, watching
@@ -159,12 +160,18 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
             clock, first = stopwatch(), step
             try:
                 step = engine.run_epoch(epoch + 1, first, after_step)
-            except PrelaxError:  # images that cannot be read any more
+            except Unread as error:
+                engine.share_sums()
                 if process.writes and epoch + engine.taken > 0:
                     save(run, engine, epoch, engine.taken)
+                wait_for_all(process)  # one that ended now would have torchrun end the one that writes
                 if interrupted():  # the signal ended the processes that decode, too
                     raise KeyboardInterrupt from None
-                raise
+                if epoch + engine.taken == 0:
+                    raise
+                where = f"epoch {epoch + 1}, step {engine.taken}"
+                again = f"`prelax pretrain {shlex.quote(str(run.path))} --resume` goes on from {where}"
+                raise PrelaxError(f"{error}; {again}") from None
             if step < engine.steps:
                 engine.share_sums()
                 if process.writes:

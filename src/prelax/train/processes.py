@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,11 @@ from prelax.errors import PrelaxError
 
 MEETING = 1800.0  # seconds all processes of a start may take to come together: nodes do not boot at once
 _joinings = itertools.count(1)  # of this process
+Item = TypeVar("Item")
+
+
+class Unread(PrelaxError):
+    """Images that one process could not read: raised by all of them, before the same step."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,18 @@ def any_of(process: Process, flag: bool) -> bool:
     raised = torch.tensor(float(flag), device=device)
     dist.all_reduce(raised, dist.ReduceOp.MAX)
     return bool(raised)
+
+
+def next_of_all(process: Process, feed: Iterator[Item]) -> Item:
+    """The next of this process's own feed; where that of one process fails, all of them stop here, and none waits."""
+    problem: PrelaxError | None = None
+    try:
+        found = next(feed)
+    except PrelaxError as error:
+        problem = error
+    if any_of(process, problem is not None):
+        raise Unread(str(problem or "another process cannot read its images")) from problem
+    return found
 
 
 def meet(store: dist.Store, rank: int, world: int, patience: float = MEETING) -> tuple[int, dist.Store]:
