@@ -20,6 +20,17 @@ def test_features_are_those_of_the_backbone_in_eval_mode_whatever_the_batch(tiny
     assert not got.requires_grad
 
 
+def test_a_cpu_gets_photos_in_batches_of_a_megapixel_and_small_images_by_the_hundred():
+    seen: list[int] = []
+    backbone = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    backbone.register_forward_pre_hook(lambda module, given: seen.append(len(given[0])))
+    for side, count, batches in ((256, 40, [16, 16, 8]), (16, 600, [600])):
+        seen.clear()
+        images = torch.zeros(1, 1, side, side, dtype=torch.uint8).expand(count, 1, side, side)
+        extract(backbone, images, lambda batch: batch.float())
+        assert seen == batches
+
+
 def test_a_backbone_in_training_mode_comes_back_in_training_mode_with_the_same_weights(tiny, pixels, preprocess):
     tiny.train()
     tiny.conv1.requires_grad_(False)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from prelax import augment
 from prelax.augment.operation import trait
 from prelax.draws import Draws
-from prelax.evaluate.features import finite, forward, frozen
+from prelax.evaluate.features import at_once, finite, forward, frozen
 from prelax.loading import Loaded
 from prelax.preprocess import Preprocess
 
@@ -54,11 +54,12 @@ def features_under(
     normalise = augment.Normalise(loaded.preprocess.mean, loaded.preprocess.std)
     with frozen(loaded.backbone.to(loaded.device)):
         run = forward(loaded.backbone, loaded.device)
+        size = at_once(BATCH, images, loaded.device)
         for op in ops:
             for seed in seeds:
                 found = []
-                for start in range(0, len(images), BATCH):
-                    batch = images[start : start + BATCH].to(loaded.device, non_blocking=True)
+                for start in range(0, len(images), size):
+                    batch = images[start : start + size].to(loaded.device, non_blocking=True)
                     rows = torch.arange(start, start + len(batch), device=loaded.device)
                     shown = under(op, batch, loaded.preprocess, Draws(seed, rows).at("alone"))
                     found.append(run(normalise.transform(shown, {})))

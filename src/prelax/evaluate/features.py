@@ -17,6 +17,17 @@ from prelax.nets.norm import ViewNorm2d
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Preprocess = Callable[[Tensor], Tensor]  # B x C x H x W uint8 -> B x C x S x S float32, normalised
+PIXELS = 1 << 20  # of a batch on a CPU: larger ones leave its caches, and ask the system for memory layer by layer
+
+
+def at_once(most: int, images: Tensor, device: torch.device) -> int:
+    """How many images go through a frozen backbone together: as many as a CPU is quick with, ``most`` elsewhere.
+
+    >>> photos, digits = torch.empty(1, 3, 256, 256), torch.empty(1, 1, 16, 16)
+    >>> [at_once(2048, images, torch.device("cpu")) for images in (photos, digits)]
+    [16, 2048]
+    """
+    return most if device.type != "cpu" else min(most, max(1, PIXELS // (images.shape[-2] * images.shape[-1])))
 
 
 def fingerprint(module: nn.Module) -> str:
@@ -133,6 +144,7 @@ def extract(
     if len(images) == 0:
         raise PrelaxError("there are no images to take features of")
     features: Tensor | None = None
+    batch_size = at_once(batch_size, images, device)
     with frozen(backbone.to(device)):
         run = forward(backbone, device, precision)
         mine = share(len(images), batch_size) if shared else range(len(images))

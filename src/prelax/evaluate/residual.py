@@ -25,7 +25,7 @@ from prelax.config import DataSettings
 from prelax.data import load
 from prelax.draws import Draws
 from prelax.evaluate.alone import always, features_under, similarity, similarity_of_others, some
-from prelax.evaluate.features import extract, frozen
+from prelax.evaluate.features import at_once, extract, frozen
 from prelax.evaluate.logistic import Linear, fit_logistic, fit_ridge, r2
 from prelax.evaluate.subject import settled
 from prelax.loading import Loaded, views_of
@@ -60,9 +60,10 @@ def ask(loaded: Loaded, encoder: nn.Module, images: Tensor, seed: int) -> Asked:
     relax = relaxed_operation(loaded, maker)
     unit = loaded.settings.method.residual == "normalised"
     parts: dict[str, list[Tensor]] = {}
+    size = at_once(BATCH, images, loaded.device)
     with frozen(encoder):
-        for start in range(0, len(images), BATCH):
-            pixels = images[start : start + BATCH].to(loaded.device)
+        for start in range(0, len(images), size):
+            pixels = images[start : start + size].to(loaded.device)
             rows = torch.arange(start, start + len(pixels), device=loaded.device)
             draws = Draws(seed, rows).at("residual")
             one = pipelines[1](pixels, draws.at("draw", 1))

@@ -17,7 +17,7 @@ from prelax.data.known import training_names
 from prelax.data.memory import available_memory
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
-from prelax.evaluate.features import Preprocess, extract, finite, forward, frozen
+from prelax.evaluate.features import Preprocess, at_once, extract, finite, forward, frozen
 from prelax.evaluate.labels import digests_of, labelled, unseen, unseen_by_name
 from prelax.loading import Loaded, pipelines_of
 from prelax.nets.heads import MLP
@@ -85,15 +85,16 @@ class Subject:
     def cropped(self, run: Callable[[Tensor], Tensor], pixels: Tensor, epoch: int) -> Tensor:
         """Features of the training images under an epoch's crops and flips, N x D; ``run`` is the frozen backbone."""
         found = []
-        mine = share(len(pixels), BATCH) if self.shared else range(len(pixels))
-        for start in range(mine.start, mine.stop, BATCH):
-            batch = pixels[start : min(start + BATCH, mine.stop)].to(self.device, non_blocking=True)
+        size = at_once(BATCH, pixels, self.device)
+        mine = share(len(pixels), size) if self.shared else range(len(pixels))
+        for start in range(mine.start, mine.stop, size):
+            batch = pixels[start : min(start + size, mine.stop)].to(self.device, non_blocking=True)
             rows = torch.arange(start, start + len(batch), device=self.device)
             draws = Draws(self.seed, rows).at("probe", "crops", epoch)
             found.append(run(self.crops(batch, draws).images))
         whole = torch.cat(found) if found else None
         if self.shared:
-            whole = gather_shares(whole, len(pixels), BATCH)
+            whole = gather_shares(whole, len(pixels), size)
         assert whole is not None
         return whole
 
