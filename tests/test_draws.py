@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prelax.draws import Draws, _mix, _signed
+from prelax.draws import Draws, _mix, _signed, _word
 
 ROWS = 1 << 16
 
@@ -23,8 +23,20 @@ def test_mixing_is_splitmix64() -> None:
     assert _mix(state) == expected
 
 
+def test_a_word_of_text_is_its_fnv_1a_hash() -> None:
+    assert [_word(""), _word("a"), _word("foobar")] == [0xCBF29CE484222325, 0xAF63DC4C8601EC8C, 0x85944171F73967E8]
+
+
+def test_an_address_draws_these_bits_in_every_version() -> None:  # or a run begun by an earlier one would not go on
+    drawn = Draws(1, 2).at("epoch", 3).bits("crop.area", 2)
+    assert drawn.tolist() == [
+        [-7647172014157431976, 8488971411589199332],
+        [-2498989318430365782, -5924944590991461339],
+    ]
+
+
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(-(2**63), 2**63 - 1), word=st.integers(0, 2**40))
+@given(seed=st.integers(-(2**63), 2**63 - 1), word=st.integers(-(2**40), 2**40))
 def test_a_key_as_a_tensor_draws_what_the_int_draws(seed: int, word: int) -> None:
     plain, tensor = Draws(seed, 5), Draws(torch.tensor(seed), 5)
     assert torch.equal(plain.at(word, "x").bits("y", 3), tensor.at(word, "x").bits("y", 3))
@@ -102,6 +114,28 @@ def test_bernoulli_integers_permutations_and_normals_have_their_distributions() 
     assert abs(normal.std() - 1) < 0.02
     assert abs((normal**4).mean() - 3) < 0.15
     assert normal.abs().max() < 7
+
+
+def test_a_probability_of_zero_is_never_met() -> None:
+    draws = Draws(0, torch.tensor([18880268]))  # the first row whose uniform is 0 itself
+    assert draws.uniform("u").item() == 0.0
+    assert not draws.bernoulli("u", 0.0).any()
+
+
+def test_normals_are_a_column_or_columns_of_their_own() -> None:
+    draws = Draws(2, 500)
+    assert draws.normal("n").shape == (500,)
+    columns = draws.normal("n", n=3)
+    assert columns.shape == (500, 3)
+    assert (torch.corrcoef(columns.T) - torch.eye(3)).abs().max() < 5 / math.sqrt(500)
+
+
+def test_columns_are_made_where_the_rows_are() -> None:
+    assert Draws(0, 4, device="meta").uniform("u").device.type == "meta"
+    rows = torch.arange(4, device="meta")
+    draws = Draws(torch.tensor(0), rows)
+    assert draws.device.type == "meta"
+    assert len(draws) == 4
 
 
 def test_what_a_caller_passes_as_generator_becomes_draws() -> None:

@@ -1,9 +1,11 @@
 """Records: columns by name, targets as their losses want them."""
 
+from dataclasses import FrozenInstanceError
+
 import pytest
 import torch
 
-from prelax.record import Record, Target
+from prelax.record import Record, Target, View
 
 RECORD = Record(
     {
@@ -29,6 +31,17 @@ def test_targets_are_standardised_floats_zero_one_floats_and_classes() -> None:
     assert targets["rotation.turns"].dtype == torch.int64
 
 
+def test_a_target_of_unknown_moments_is_the_column_itself() -> None:
+    column = torch.tensor([0.2, 0.6])
+    assert torch.equal(Target("crop.area", "continuous").value(column), column)
+
+
+def test_records_targets_and_views_cannot_be_changed() -> None:
+    for thing, name in ((RECORD, "columns"), (RECORD.specs[0], "mean"), (View(torch.zeros(1), RECORD), "images")):
+        with pytest.raises(FrozenInstanceError):
+            setattr(thing, name, None)
+
+
 def test_a_head_needs_one_output_or_one_per_class() -> None:
     assert [spec.width for spec in RECORD.specs] == [1, 1, 4]
 
@@ -44,6 +57,7 @@ def test_a_record_is_a_mapping_of_its_columns() -> None:
 def test_map_changes_every_column_and_keeps_the_targets() -> None:
     part = RECORD.map(lambda column: column[:2])
     assert all(len(column) == 2 for column in part.values())
+    assert torch.equal(part["crop.area"], RECORD["crop.area"][:2])
     assert part.specs == RECORD.specs
     assert len(RECORD["crop.area"]) == 3
 
