@@ -38,6 +38,68 @@ def test_relaxed_coefficients_default_to_the_standard_ones() -> None:
     assert weights(name="prelax-rot", gamma=0.3)["relaxpl", (3, 1)] == 0.3
 
 
+BOTH = {("sim", (1, 2)): 1.0, ("sim", (2, 1)): 1.0}
+SIM = {("sim", (2, 1)): 3.0}
+R2S, R3S = {("relax", (1, 2, 2)): 1.0}, {("relax", (3, 1, 2)): 1.0}
+PL, ROTPL = {("pl", (1, 2)): 0.2}, {("relaxpl", (3, 1)): 0.4}
+PLAIN = [(1, False, None), (2, False, None)]  # draw, relaxed, fixed
+THIRD = [*PLAIN, (1, True, None)]  # view 1 once more, relaxed
+TURNS = [(1, True, 0), (1, True, 1), (1, True, 2), (1, True, 3)]
+LINES: dict[str, tuple[dict, list, str | None]] = {
+    "simsiam": (BOTH, PLAIN, "simsiam"),
+    "byol": (BOTH, PLAIN, "byol"),
+    "simclr": (BOTH, PLAIN, "simclr"),
+    "prelax-std": (R2S | PL | SIM, PLAIN, None),
+    "prelax-rot": (R3S | ROTPL | SIM, THIRD, None),
+    "prelax-all": (halved := {k: w / 2 for k, w in (R2S | R3S | PL | ROTPL).items()} | SIM, THIRD, None),
+    "prelax-turns": (halved, [*PLAIN, *TURNS], None),
+    "sim+pl": (BOTH | PL, PLAIN, None),
+    "sim+r2s": (R2S | SIM, PLAIN, None),
+    "r2s+pl": (R2S | PL, PLAIN, None),
+    "sim+rotpl": (BOTH | ROTPL, THIRD, None),
+    "sim+r3s": (R3S | SIM, THIRD, None),
+    "r3s+rotpl": (R3S | ROTPL, THIRD, None),
+    "simsiam-margin": ({("margin", (1, 2)): 1.0, ("margin", (2, 1)): 1.0}, PLAIN, "simsiam"),
+    "simsiam-rotation-aug": (BOTH, [(1, True, None), (2, True, None)], "simsiam"),
+    "simsiam-rotation-loss": (BOTH | {("predict", (3,)): 0.4}, THIRD, "simsiam"),
+    "rotation": ({("predict", (1, 2, 3, 4)): 1.0}, TURNS, "simsiam"),
+    "supervised": ({("classify", (1,)): 1.0}, PLAIN[:1], "simsiam"),
+    "augself": (BOTH | {("compare", (1, 2)): 0.2}, PLAIN, None),
+    "essl": (BOTH | {("predict", (3, 4, 5, 6)): 1.6}, [*PLAIN, *((3, True, turns) for turns in range(4))], None),
+    "looc": (
+        {("sim", (1, 2)): 1.0, ("looc", (1, 3, 2, 4)): 1.0, ("looc", (1, 4, 2, 3)): 1.0},
+        [(draw, True, None) for draw in (1, 2, 3, 4)],
+        "simclr",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_line_has_the_terms_views_and_base_of_its_row(name: str) -> None:
+    terms, views, base = LINES[name]
+    assert weights(name=name, similarity="one-way", beta=3.0, gamma=0.2, gamma2=0.4) == terms
+    assert [(view.draw, view.relaxed, view.fixed) for view in method(name).views] == views
+    assert method(name).base == base
+
+
+def test_only_copies_in_all_turns_beside_other_views_are_small() -> None:
+    small = {name: [n for n, view in enumerate(line.views, start=1) if view.small] for name, line in METHODS.items()}
+    assert {name: views for name, views in small.items() if views} == {
+        "prelax-turns": [3, 4, 5, 6],
+        "essl": [3, 4, 5, 6],
+    }
+
+
+def test_loocs_keys_share_with_the_query_what_their_space_keeps() -> None:
+    assert [view.shares for view in method("looc").views] == [(), (), ("jitter", "grey"), ("relax",)]
+    assert not any(view.shares for name, line in METHODS.items() if name != "looc" for view in line.views)
+
+
+def test_only_the_relaxed_views_term_has_the_relaxed_views_alpha() -> None:
+    assert {term.alpha for line in METHODS.values() for term in line.terms if term.name == "r3s"} == {"alpha2"}
+    assert {term.alpha for line in METHODS.values() for term in line.terms if term.name == "r2s"} == {"alpha"}
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_line_says_what_it_is_and_reads_views_it_has(name: str) -> None:
     line = method(name)
@@ -58,6 +120,8 @@ def test_base_is_the_methods_own_or_the_settings() -> None:
     assert loss_scale(MethodSettings(name="simsiam")) == 0.25
     assert loss_scale(MethodSettings(name="byol")) == 1.0
     assert loss_scale(MethodSettings(name="byol", loss_scale=0.3)) == 0.3
+    assert loss_scale(MethodSettings(name="simclr")) == 0.5
+    assert [loss_scale(MethodSettings(name=name)) for name in ("supervised", "rotation")] == [1.0, 1.0]
 
 
 OWN = """

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prelax.config import MethodSettings
 from prelax.objectives import PretextLoss, looc, margin, nt_xent, r2s, sim
 from prelax.record import Target
 
@@ -47,6 +48,24 @@ def test_margin_forgives_up_to_eta(seed: int, eta: float) -> None:
     p, z, _ = batch(seed)
     wanted = np.maximum(squared_distance(p, z) - eta, 0).mean()
     assert margin(*tensors([p, z]), eta=eta).item() == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+
+
+def test_only_directions_count_however_short_the_vectors() -> None:
+    p, z, _ = (x.float() for x in tensors(batch(4)))
+    torch.testing.assert_close(sim(1e-10 * p, 1e10 * z), sim(p, z))
+
+
+def test_what_is_not_said_is_as_in_the_paper_and_the_settings() -> None:
+    p, g, z = tensors(batch(5))
+    known = MethodSettings()
+    assert (known.alpha, known.eta, known.temperature) == (1.0, 0.5, 0.5)
+    assert r2s(p, g, z) == r2s(p, g, z, alpha=1.0)
+    assert margin(p, z) == margin(p, z, eta=0.5)
+    assert nt_xent(p, z) == nt_xent(p, z, temperature=0.5)
+    assert looc(p, z, [g]) == looc(p, z, [g], temperature=0.5)
+    targets = {"crop.area": torch.ones(6), "flip.applied": torch.ones(6), "rotation.turns": torch.ones(6).long()}
+    assert known.pl_reduction == "mean"
+    assert PretextLoss(SPECS)(torch.zeros(6, 6), targets) == PretextLoss(SPECS, "mean")(torch.zeros(6, 6), targets)
 
 
 def test_alpha_zero_is_plain_similarity_with_the_same_gradient() -> None:

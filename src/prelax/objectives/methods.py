@@ -94,7 +94,6 @@ class Method:
     views: tuple[ViewSpec, ...]
     terms: tuple[Term, ...]
     base: str | None = None  # fixed by the method; None: `method.base`
-    family: str = "prelax"
 
     def __post_init__(self) -> None:
         if self.base not in (None, *BASES):
@@ -134,7 +133,6 @@ METHODS: dict[str, Method] = {
         (ONE, TWO),
         (SIM_12, SIM_21),
         base="simsiam",
-        family="base",
     ),
     "byol": Method(
         "BYOL: two views predict each other's embedding by a moving-average network",
@@ -142,7 +140,6 @@ METHODS: dict[str, Method] = {
         (ONE, TWO),
         (SIM_12, SIM_21),
         base="byol",
-        family="base",
     ),
     "simclr": Method(
         "SimCLR: two views find each other among all other images of the batch",
@@ -150,7 +147,6 @@ METHODS: dict[str, Method] = {
         (ONE, TWO),
         (SIM_12, SIM_21),
         base="simclr",
-        family="base",
     ),
     # -- the paper's method
     "prelax-std": Method(
@@ -183,42 +179,36 @@ METHODS: dict[str, Method] = {
         "sim(1>2) + sim(2>1) + gamma PL(r12; t1)",
         (ONE, TWO),
         (SIM_12, SIM_21, PL),
-        family="ablation",
     ),
     "sim+r2s": Method(
         "ablation: relaxed, the residual untold",
         "R2S(1>2) + beta sim(2>1)",
         (ONE, TWO),
         (R2S, SIM),
-        family="ablation",
     ),
     "r2s+pl": Method(
         "ablation: no similarity constraint",
         "R2S(1>2) + gamma PL(r12; t1)",
         (ONE, TWO),
         (R2S, PL),
-        family="ablation",
     ),
     "sim+rotpl": Method(
         "ablation: rotated view's residual told its angle, no relaxation",
         "sim(1>2) + sim(2>1) + gamma RotPL(r31; a)",
         (ONE, TWO, THREE),
         (SIM_12, SIM_21, ROTPL),
-        family="ablation",
     ),
     "sim+r3s": Method(
         "ablation: rotated view relaxed, its residual untold",
         "R3S(3>2) + beta sim(2>1)",
         (ONE, TWO, THREE),
         (R3S, SIM),
-        family="ablation",
     ),
     "r3s+rotpl": Method(
         "ablation: rotated view, no similarity constraint",
         "R3S(3>2) + gamma RotPL(r31; a)",
         (ONE, TWO, THREE),
         (R3S, ROTPL),
-        family="ablation",
     ),
     # -- Tab. 3a: other ways to relax, or to use rotation
     "simsiam-margin": Method(
@@ -227,7 +217,6 @@ METHODS: dict[str, Method] = {
         (ONE, TWO),
         (Term("margin", "margin", (1, 2)), Term("margin", "margin", (2, 1))),
         base="simsiam",
-        family="option",
     ),
     "simsiam-rotation-aug": Method(
         "SimSiam with the relaxed augmentation as an ordinary one",
@@ -235,7 +224,6 @@ METHODS: dict[str, Method] = {
         (ViewSpec(1, relaxed=True), ViewSpec(2, relaxed=True)),
         (SIM_12, SIM_21),
         base="simsiam",
-        family="option",
     ),
     "simsiam-rotation-loss": Method(
         "SimSiam and, beside it, the angle read off the backbone's features of a rotated view",
@@ -243,7 +231,6 @@ METHODS: dict[str, Method] = {
         (ONE, TWO, THREE),
         (SIM_12, SIM_21, Term("rotation", "predict", (3,), coefficient="gamma2")),
         base="simsiam",
-        family="option",
     ),
     "rotation": Method(
         "Rotation (Gidaris et al. 2018): the angle read off the backbone's features, nothing else",
@@ -251,7 +238,6 @@ METHODS: dict[str, Method] = {
         tuple(ViewSpec(1, relaxed=True, fixed=turns) for turns in range(4)),
         (Term("rotation", "predict", (1, 2, 3, 4)),),
         base="simsiam",
-        family="option",
     ),
     "supervised": Method(
         "labels and the same augmentations: the upper reference",
@@ -259,7 +245,6 @@ METHODS: dict[str, Method] = {
         (ONE,),
         (Term("classify", "classify", (1,)),),
         base="simsiam",
-        family="option",
     ),
     # -- peers
     "augself": Method(
@@ -267,7 +252,6 @@ METHODS: dict[str, Method] = {
         "sim(1>2) + sim(2>1) + gamma compare(h1, h2; t1 - t2)",
         (ONE, TWO),
         (SIM_12, SIM_21, Term("augself", "compare", (1, 2), coefficient="gamma")),
-        family="peer",
     ),
     "essl": Method(
         "E-SSL (Dangovski et al. 2022): the angle read off the backbone for a third, small crop in all four rotations",
@@ -275,7 +259,6 @@ METHODS: dict[str, Method] = {
         (ONE, TWO, *(replace(turn, draw=3) for turn in TURNS)),
         # 0.4 on SimSiam's own scale, a quarter of the printed one.
         (SIM_12, SIM_21, Term("essl", "predict", (3, 4, 5, 6), factor=1.6)),
-        family="peer",
     ),
     "looc": Method(
         "LooC (Xiao et al. 2021): a space invariant to all, and one that keeps colour and one that keeps rotation",
@@ -288,7 +271,6 @@ METHODS: dict[str, Method] = {
         ),
         (SIM_12, Term("looc-colour", "looc", (1, 3, 2, 4)), Term("looc-rotation", "looc", (1, 4, 2, 3))),
         base="simclr",
-        family="peer",
     ),
 }
 
