@@ -12,7 +12,8 @@ from prelax.cli import main
 from prelax.config import resolve
 from prelax.train import bench as module
 from prelax.train.bench import bench, job, timed
-from prelax.train.engine import Engine, choose_device
+from prelax.train.devices import choose_device
+from prelax.train.engine import Engine
 from prelax.train.peers import bench_peer, installed
 
 SMALL = [

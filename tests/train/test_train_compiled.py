@@ -5,14 +5,19 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from prelax.collectives import rehearsal, rows_of_processes, sum_over_processes
 from prelax.config import resolve
+from prelax.data import load_training
+from prelax.errors import PrelaxWarning
 from prelax.run import Run
-from prelax.train import pretrain
+from prelax.train import Engine, Process, pretrain
 
 SMALL = [
     "data.limit=96",
@@ -96,3 +101,47 @@ def weights(folder: Path) -> list[torch.Tensor]:
     state = Run.open(folder).load_checkpoint("cpu")
     assert state is not None
     return [value for _, value in sorted(state["network"].items())]
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """This process as a group of one."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_what_one_process_cannot_compile_is_compiled_by_none(
+    here: bool, group: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(graph: torch.fx.GraphModule, inputs: object) -> object:
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=fails if here else "eager"))
+    monkeypatch.setattr("prelax.train.engine.any_of", lambda process, flag: flag or not here)
+    both = [resolve("digits/simsiam", [*SMALL, f"train.compile={when}"]) for when in ("never", "always")]
+    images = load_training(both[0].data)
+    plain, compiled = (Engine(settings, images, torch.device("cpu"), Process()) for settings in both)
+    plain.run_epoch(1, 0, lambda done: False)
+    with pytest.warns(PrelaxWarning, match="compile_fn" if here else r"torch\.compile failed \(in another process\)"):
+        compiled.run_epoch(1, 0, lambda done: False)
+    torch.compiler.reset()
+    assert not compiled.fused
+    for name, value in plain.network.state_dict().items():
+        assert torch.equal(value, compiled.network.state_dict()[name]), name
+
+
+def test_what_is_compiled_in_a_rehearsal_asks_the_others_afterwards(
+    group: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summed: list[int] = []
+    monkeypatch.setattr(dist, "all_reduce", lambda x, *more: summed.append(x.numel()))
+    doubled = torch.compile(lambda x: sum_over_processes(2 * x), backend="aot_eager")
+    with rehearsal():
+        assert doubled(torch.ones(3)).tolist() == [2, 2, 2]
+        assert rows_of_processes(torch.ones(2)).tolist() == [1, 1]
+    assert summed == []
+    doubled(torch.ones(3))
+    torch.compiler.reset()
+    assert summed == [3]

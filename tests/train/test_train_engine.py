@@ -145,9 +145,8 @@ def test_a_step_aside_that_fails_is_waited_for_before_it_is_taken_again(monkeypa
 
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: main)
     monkeypatch.setattr(engine, "_side", side)
-    monkeypatch.setattr(engine, "compute", fails)
     with pytest.raises(RuntimeError, match="no compiler"):
-        engine._compute_aside()
+        engine._aside(fails)
     assert side.waited == [main]
     assert main.waited == [side]
 
@@ -176,20 +175,6 @@ def test_a_step_that_one_process_cannot_capture_is_captured_by_none(
     assert steps == ["plain", "plain"]
     assert engine.graph is None
     assert graph.replays == 0
-
-
-def test_a_process_that_cannot_compile_still_answers_those_that_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, asked = [], []
-    engine = capturing(monkeypatch, steps)
-    engine.process = Process(0, 2)
-    engine._plain_judge, engine._eager_left = engine.objective.judge, 1
-    engine._uncompile()  # in its first step
-    monkeypatch.setattr("prelax.train.engine.any_of", lambda process, flag: asked.append(flag) or True)
-    with warnings.catch_warnings(action="error"):
-        for _ in range(3):
-            engine.take_step()
-    assert asked == [True]  # at the step after the eager ones, as the others do
-    assert steps == ["plain"] * 3
 
 
 def test_a_run_that_ends_in_an_error_has_let_go_of_its_captured_step(

@@ -1,6 +1,7 @@
 """The loop, optimisers, schedules, checkpoints, several processes."""
 
-from prelax.train.engine import Engine, choose_device, effective_rank
+from prelax.train.devices import choose_device
+from prelax.train.engine import Engine, effective_rank
 from prelax.train.optim import LARS, lr_schedule, tau_schedule
 from prelax.train.pretrain import pretrain
 from prelax.train.processes import Process, joined

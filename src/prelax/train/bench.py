@@ -17,7 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from prelax.config import Settings, merge, validate
 from prelax.data import ImageSet, load_training
 from prelax.data.folder import Progress
-from prelax.train.engine import Engine, choose_device
+from prelax.train.devices import choose_device
+from prelax.train.engine import Engine
 from prelax.train.peers import bench_peer
 from prelax.train.pretrain import as_found
 from prelax.train.processes import Process

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from prelax.collectives import grouped, rows_of_processes
+from prelax.collectives import grouped, rehearsal, rows_of_processes
 from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, store_of
 from prelax.draws import Draws
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.nets.norm import prepare_to_compile, silent_channels
+from prelax.train.devices import precision
 from prelax.train.norms import synchronise
 from prelax.train.optim import constant_after_warmup, load_optimizer, lr_schedule, optimizer, tau_schedule
 from prelax.train.processes import Process, any_of, next_of_all
@@ -107,7 +108,7 @@ class Engine:
                     encoder.backbone.compile(dynamic=False, options=BACKBONE)
             self._plain_judge = self.objective.judge
             self.objective.judge = torch.compile(self._plain_judge, dynamic=False)  # type: ignore[method-assign]
-        self.capture = cuda and self.fused
+        self.capture, self._rehearsed = cuda and self.fused, not grouped()
         # What is captured is made ready on the stream it is captured on, the wrapping for several processes included.
         self._side = torch.cuda.Stream(self.device) if cuda else None
         if grouped():
@@ -192,9 +193,12 @@ class Engine:
         """One step of training, replayed if it was captured. What will not compile, or be captured, runs plainly."""
         if self.graph is not None:
             self.graph.replay()
-        elif self._eager_left > 0 and (self.fused or self.capture):
+        elif self.fused and not self._rehearsed:
+            self._rehearse()
+            self.take_step()
+        elif self.fused and self._eager_left > 0:
             self._eager_left -= 1
-            self._step_or_uncompile() if self.fused else self.compute()
+            self._step_or_uncompile()
         elif self.capture:
             self._record()
         else:
@@ -202,29 +206,56 @@ class Engine:
 
     _eager_left = EAGER_STEPS
 
+    def _rehearse(self) -> None:
+        """Compiles before the first step of several processes: in all of them or in none.
+
+        One that computed plainly among the others would take its sums in another order than their compiled steps.
+        """
+        self._rehearsed = True
+        before, problem = [buffer.clone() for buffer in self.network.buffers()], ""
+        try:
+            assert isinstance(self.module, DistributedDataParallel)
+            with rehearsal(), torch.random.fork_rng([self.device] if self._side else []), self.module.no_sync():
+                self._aside(lambda: self.loss()[0].backward())
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            problem = first_line(error)
+        self._put_back(before)
+        self.optimizer.zero_grad(set_to_none=True)
+        if any_of(self.process, bool(problem)):
+            self._uncompile()
+            tell_uncompiled(problem or "in another process")
+
     def _step_or_uncompile(self) -> None:
         """A step that may be the first to compile something; if that fails the step is taken again without."""
         before = [buffer.clone() for buffer in self.network.buffers()]
         try:
-            self._compute_aside() if self.capture else self.compute()
+            self._aside(self.compute)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
+            if grouped():  # others are within the step; what it compiles was rehearsed
+                raise
             self._uncompile()
-            for buffer, was in zip(self.network.buffers(), before, strict=True):
-                buffer.copy_(was)
+            self._put_back(before)
             self.compute()  # fails with words of its own if the fault is not the compiler's
-            said = f"torch.compile failed ({first_line(error)}); training without it, slower"
-            warnings.warn(said, PrelaxWarning, stacklevel=3)
+            tell_uncompiled(first_line(error))
 
-    def _compute_aside(self) -> None:
-        """A step on a stream of its own, as capturing asks for beforehand."""
+    def _put_back(self, before: list[Tensor]) -> None:
+        for buffer, was in zip(self.network.buffers(), before, strict=True):
+            buffer.copy_(was)
+
+    def _aside(self, work: Callable[[], None]) -> None:
+        """Does a part of a step, on a stream of its own where it will be captured, which asks for that beforehand."""
+        if not self.capture:
+            return work()
         side = self._side
         assert side is not None
         side.wait_stream(torch.cuda.current_stream())
         try:
             with torch.cuda.stream(side):
-                self.compute()
+                work()
         finally:  # of a step that failed, too: what it launched still writes what is now put back
             torch.cuda.current_stream().wait_stream(side)
 
@@ -233,13 +264,12 @@ class Engine:
 
         NCCL wants a sum captured by all processes or by none: they go by the one that could not.
         """
-        graph, problem = self._captured() if self.fused else (None, "")
+        graph, problem = self._captured()
         if any_of(self.process, graph is None):
             self.capture, graph = False, None
             self.compute()
-            if self.fused:
-                said = f"the step cannot be captured ({problem or 'another process cannot'})"
-                warnings.warn(f"{said}; launching it piece by piece, slower", PrelaxWarning, stacklevel=3)
+            said = f"the step cannot be captured ({problem or 'another process cannot'})"
+            warnings.warn(f"{said}; launching it piece by piece, slower", PrelaxWarning, stacklevel=3)
             return
         assert graph is not None
         self.graph = graph
@@ -268,20 +298,23 @@ class Engine:
         self.graph = None
 
     def _uncompile(self) -> None:
-        self.fused = False
-        self.capture = self.capture and self.process.world > 1  # the others will ask whether it could be
+        self.fused = self.capture = False
         self.objective.judge = self._plain_judge  # type: ignore[method-assign]
         for encoder in (self.objective.network.online, self.objective.network.target):
             if encoder is not None:
                 encoder.backbone._compiled_call_impl = None
 
+    def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """The objective's loss of the step's images, and what is measured of them."""
+        pixels = self.pixels if self.pixels is not None else self.store.batch(self.ids)
+        labels = self.labels[self.ids] if self.labels is not None else None
+        found: tuple[Tensor, dict[str, Tensor]] = self.module(self.maker(pixels, self.ids, self.keys, labels))
+        return found
+
     def compute(self) -> None:
         """Views, objective, backward, optimiser, moving average, measurements: no waiting for the device."""
         self.optimizer.zero_grad(set_to_none=True)
-        pixels = self.pixels if self.pixels is not None else self.store.batch(self.ids)
-        labels = self.labels[self.ids] if self.labels is not None else None
-        views = self.maker(pixels, self.ids, self.keys, labels)
-        loss, seen = self.module(views)
+        loss, seen = self.loss()
         loss.backward()
         self.optimizer.step()
         self.objective.network.follow(self.tau)
@@ -362,38 +395,5 @@ def effective_rank(z: Tensor) -> float:
     return float(torch.exp(-(share * share.log()).sum()))
 
 
-def precision(settings: Settings, device: torch.device) -> bool:
-    """Whether to compute in bfloat16. Refused on a CPU: some advertise it and die of an illegal instruction."""
-    if settings.train.precision == "bfloat16" and device.type == "cpu":
-        raise PrelaxError("train.precision=bfloat16 is for CUDA devices; on the CPU use float32")
-    return device.type == "cuda" and settings.train.precision in ("auto", "bfloat16")
-
-
-def choose_device(name: str, process: Process | None = None, asked: str = "train.device=") -> torch.device:
-    """The device a setting names, from then on CUDA's current one: ``auto`` is CUDA where there is one.
-
-    ``asked``: how the user said it.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise PrelaxError(f"{asked}{name}: use auto, cpu, cuda or cuda:N") from None
-    if device.type not in ("cpu", "cuda"):
-        raise PrelaxError(f"{asked}{name}: use auto, cpu, cuda or cuda:N")
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise PrelaxError(f"{asked}{name}: this machine has no CUDA device; use {asked}cpu")
-        index = process.local if process and process.world > 1 else device.index or 0
-        if index >= torch.cuda.device_count():
-            raise PrelaxError(f"{asked}{name}: this machine has {torch.cuda.device_count()} CUDA device(s)")
-        torch.cuda.set_device(index)  # streams, graphs and random numbers are the current device's
-        return torch.device("cuda", index)
-    return device
-
-
-def stopwatch() -> Callable[[], float]:
-    """Seconds since it was made."""
-    start = time.perf_counter()
-    return lambda: time.perf_counter() - start
+def tell_uncompiled(problem: str) -> None:
+    warnings.warn(f"torch.compile failed ({problem}); training without it, slower", PrelaxWarning, stacklevel=4)

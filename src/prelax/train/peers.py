@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as T
 
 from prelax.config import Settings
-from prelax.train.engine import choose_device
+from prelax.train.devices import choose_device
 
 PEERS = {
     "torchvision": "torchvision's transforms on PIL images, a DataLoader over all cores, an eager loop",

@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from prelax.errors import PrelaxError
 from prelax.evaluate.doctor import COLLAPSED_RANK, COLLAPSED_STD, remedies
 from prelax.evaluate.labels import digests_of
 from prelax.run import Run
-from prelax.train.engine import Engine, choose_device, stopwatch
+from prelax.train.devices import choose_device
+from prelax.train.engine import Engine
 from prelax.train.processes import Process, Unread, any_of, joined, wait_for_all
 from prelax.train.progress import Progress
 from prelax.train.suit import estimate, suit, too_little_memory
@@ -357,6 +359,12 @@ def knn_probe(settings: Settings, engine: Engine, images: ImageSet | ShardSet) -
         raise PrelaxError("train.knn_every needs labels, and the data have none; use train.knn_every=0")
     shared = engine.process.world > 1
     return lambda: backbone_knn(engine.objective.network.backbone, settings, images, test, engine.device, shared)
+
+
+def stopwatch() -> Callable[[], float]:
+    """Seconds since it was made."""
+    start = time.perf_counter()
+    return lambda: time.perf_counter() - start
 
 
 @contextlib.contextmanager
