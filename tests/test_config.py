@@ -237,12 +237,14 @@ def test_recipes_of_a_row_differ_only_in_what_the_row_says() -> None:
 
 
 def test_the_tuned_recipes_are_the_runs_in_the_results() -> None:
-    raw = Path(__file__).parents[1] / "results" / "raw" / "12-weight"
+    raw = Path(__file__).parents[1] / "results" / "raw"
     short = ["train.epochs=100", "train.warmup_epochs=10", "train.knn_every=10"]
     pairs = {"simsiam": "simsiam", "prelax-std": "std-low", "prelax-rot": "rot", "prelax-all": "all-low"}
-    for recipe, run in pairs.items():
-        settings = resolve(f"cifar10/{recipe}-tuned", short).model_dump(mode="json")
-        written = yaml.safe_load((raw / f"weight-{run}" / "config.yaml").read_text())
+    runs = {recipe: (f"12-weight/weight-{run}", short) for recipe, run in pairs.items()}
+    runs["prelax-turns"] = ("07-eight-hundred/eight-turns", ["train.knn_every=100", "train.checkpoint_every=100"])
+    for recipe, (run, given) in runs.items():
+        settings = resolve(f"cifar10/{recipe}-tuned", given).model_dump(mode="json")
+        written = yaml.safe_load((raw / run / "config.yaml").read_text())
         parts = ("model", "method", "train", "augment")
         measured = validate({part: written[part] for part in parts}).model_dump(mode="json")  # later ones by default
         for part in parts:
