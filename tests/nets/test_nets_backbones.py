@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision
+from torch import nn
 
 from prelax.config import ModelSettings
 from prelax.errors import PrelaxError
@@ -20,16 +21,31 @@ def test_features_are_as_wide_as_they_say(name: str, features: int) -> None:
     assert net(torch.randn(2, 3, 32, 32)).shape == (2, features)
 
 
-def test_a_state_dict_is_torchvisions_own_without_the_classifier() -> None:
-    net = torchvision.models.resnet18(weights=None)
-    result = net.load_state_dict(backbone("resnet18", "imagenet").state_dict(), strict=False)
+@pytest.mark.parametrize("name", ["resnet18", "resnet34", "resnet50"])
+def test_a_state_dict_is_torchvisions_own_without_the_classifier(name: str) -> None:
+    net = getattr(torchvision.models, name)(weights=None)
+    result = net.load_state_dict(backbone(name, "imagenet").state_dict(), strict=False)
     assert result.unexpected_keys == []
     assert set(result.missing_keys) == {"fc.weight", "fc.bias"}
 
 
-def test_auto_stem_is_small_up_to_64_pixels() -> None:
-    assert backbone("resnet18", "auto", image_size=32).conv1.kernel_size == (3, 3)
-    assert backbone("resnet18", "auto", image_size=128).conv1.kernel_size == (7, 7)
+@pytest.mark.parametrize(
+    ("stem", "size", "small"),
+    [("auto", 64, True), ("auto", 65, False), ("auto", None, False), ("small", None, True), ("imagenet", 32, False)],
+)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_stem_is_cifars_or_imagenets_and_auto_is_small_up_to_64_pixels(
+    stem: str, size: int | None, small: bool, channels: int
+) -> None:
+    torch.manual_seed(0)
+    net = backbone("resnet18", stem, channels, size)
+    theirs = torchvision.models.resnet18(weights=None)
+    if small:
+        theirs.conv1, theirs.maxpool = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.Identity()
+    assert repr(net.conv1) == repr(theirs.conv1).replace("Conv2d(3,", f"Conv2d({channels},")
+    assert repr(net.maxpool) == repr(theirs.maxpool)
+    fan_out = 64 * net.conv1.kernel_size[0] ** 2
+    assert float(net.conv1.weight.detach().std()) * fan_out**0.5 == pytest.approx(2**0.5, rel=0.08)
 
 
 @pytest.mark.parametrize("name", ["resnet8", "resnet18"])

@@ -8,7 +8,7 @@ import torchvision
 from torch import nn
 
 from prelax.nets import MLP, Encoder, ViewNorm2d, backbone, keeps_views_apart, normalise_views, projector, set_views
-from prelax.nets.norm import prepare_to_compile
+from prelax.nets.norm import normalised, prepare_to_compile, silent_channels
 from prelax.train.engine import BACKBONE
 
 
@@ -156,3 +156,36 @@ def test_without_momentum_the_running_averages_are_those_of_all_batches() -> Non
         normalise_views(batch, together)
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(together.state_dict()[name], value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_normalised_by_moments_of_float32(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    norm, plain = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+    x = (3 * torch.randn(2, 64, 4) + 2).to(dtype)
+    found = normalise_views(x, norm)
+    wanted = torch.stack([plain(view.float()) for view in x])
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), wanted, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(norm.running_mean, plain.running_mean, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(norm.running_var, plain.running_var, rtol=1e-3, atol=1e-3)
+
+
+def test_another_norm_in_the_place_of_one_gives_the_same() -> None:
+    torch.manual_seed(0)
+    ours = ViewNorm2d(3).eval()
+    nn.init.normal_(ours.weight)
+    other = nn.BatchNorm2d(3).eval()
+    other.load_state_dict(ours.state_dict())
+    x, shortcut = torch.randn(2, 4, 3, 5, 5)
+    for add in (None, shortcut):
+        for relu in (False, True):
+            plain = other(x) + (0 if add is None else add)
+            wanted = plain.relu() if relu else plain
+            torch.testing.assert_close(normalised(ours, x, add, relu), wanted)
+            torch.testing.assert_close(normalised(other, x, add, relu), wanted)
+
+
+def test_a_network_without_norms_has_no_share_of_silent_channels() -> None:
+    assert silent_channels(nn.Linear(2, 2)) is None
+    assert silent_channels(nn.BatchNorm1d(2, track_running_stats=False)) is None
