@@ -61,6 +61,18 @@ def test_convolutions_start_as_torchvisions_do_or_as_torchs_own(name: str) -> No
     assert spread("torch") == pytest.approx(3**-0.5, rel=0.03)
 
 
+def test_resnet8_is_three_blocks_that_halve_the_image_three_times() -> None:
+    net = backbone("resnet8", channels=1).eval()
+    x = net.conv1(torch.randn(1, 1, 16, 16))
+    shapes = [tuple(x.shape[1:])]
+    for stage in (net.layer1, net.layer2, net.layer3):
+        assert len(stage) == 1
+        x = stage(x)
+        shapes.append(tuple(x.shape[1:]))
+    assert shapes == [(16, 8, 8), (16, 8, 8), (32, 4, 4), (64, 2, 2)]
+    assert sum(weight.numel() for weight in net.parameters()) == 77_104
+
+
 def test_images_of_one_or_many_channels_are_taken() -> None:
     for channels in (1, 6):
         assert backbone("resnet18", "imagenet", channels).eval()(torch.randn(1, channels, 64, 64)).shape == (1, 512)
