@@ -9,8 +9,9 @@ from prelax.cli import main
 from prelax.config import resolve
 from prelax.errors import PrelaxError
 from prelax.evaluate.protocols import PROTOCOLS
-from prelax.reproduce import as_markdown, folder_of, mean_std, plan, reproduce, run_name, settings_of
+from prelax.reproduce import folder_of, line, mean_std, plan, reproduce, run_name, settings_of
 from prelax.run import Run
+from prelax.table_files import as_markdown, stem_of, write
 from prelax.tables import DETECTORS, Row, Table, chosen, table, tables
 from prelax.train import pretrain
 
@@ -173,8 +174,31 @@ def test_the_command_writes_table_figures_and_page(tmp_path: Path, capsys: pytes
     assert main(words) == 0
     result = json.loads(capsys.readouterr().out)
     assert json.loads((tmp_path / "digits.json").read_text()) == result
+    assert result["files"] == str(tmp_path / "digits")
     assert "| SimSiam + Prelax-rot |" in (tmp_path / "digits.md").read_text()
     assert Path(result["page"]).is_file()
+
+
+def test_a_pass_over_a_table_does_not_take_the_place_of_another(tmp_path: Path) -> None:
+    def kept(*changes: str, seeds: tuple[int, ...] = (0,), only: str | None = None) -> str:
+        rows = []
+        for row in chosen(table("tab3b"), only):
+            folders = [str(folder_of(tmp_path, row, settings_of(row, changes, seed))) for seed in seeds]
+            rows.append(line(row, [90.0], [], folders, None, settings_of(row, changes, 0)))
+        about = {"title": "", "changes": changes, "only": only, "seeds": seeds, "detection": None}
+        result = {"table": "tab3b", "rows": rows, "detection_changes": [], **about}
+        write(stem_of(tmp_path, result), result)
+        return stem_of(tmp_path, result).name
+
+    assert kept("data.root=data") == "tab3b"
+    assert kept("train.epochs=200") == "tab3b-2"
+    assert kept(seeds=(0, 1)) == "tab3b-3"
+    assert kept(only="SimSiam") == "tab3b-4"
+    assert kept("evaluate.probe_seeds=3") == "tab3b-5"
+    (tmp_path / "tab3b-4.json").write_text("{")  # whatever it was, it stays
+    assert kept("train.epochs=100") == "tab3b-6"
+    assert kept("train.epochs=200", "data.root=elsewhere") == "tab3b-2"
+    assert kept() == "tab3b"
 
 
 def test_a_dry_run_says_how_far_each_row_is(tmp_path: Path) -> None:

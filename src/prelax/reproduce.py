@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +18,9 @@ from typing import Any
 from prelax.check import check
 from prelax.config import EvaluateSettings, Settings, overrides, resolve
 from prelax.errors import PrelaxError
+from prelax.table_files import stem_of, write
 from prelax.tables import DETECTORS, Row, chosen, table
+from prelax.whole import replacing, writing
 
 Say = Callable[[str], None]
 
@@ -70,6 +71,8 @@ def reproduce(
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """The table with our figures beside the paper's; also written to ``out/NAME.json``, ``.md`` and ``.html``.
+
+    Where those are of another pass over the table (other changes, rows or seeds), a number is added to the name.
 
     A row that fails keeps its reason and does not stop the others. Where no row has its data, nothing is begun.
 
@@ -132,10 +135,12 @@ def reproduce(
         "detection": asdict(detectors) if detectors is not None else None,
         "detection_changes": list(detection),
         "rows": results,
-        "page": write_page(made, out / f"{name}.html", say),
     }
-    result["figure"] = draw_figure(name, result, made, out, say)
-    write(out, name, result)
+    stem = stem_of(out, result)
+    result["files"] = str(stem)
+    result["page"] = write_page(made, stem.with_name(f"{stem.name}.html"), say)
+    result["figure"] = draw_figure(name, result, made, stem, say)
+    write(stem, result)
     return result
 
 
@@ -309,60 +314,8 @@ def mean_std(values: Sequence[float]) -> tuple[float | None, float | None]:
     return round(mean, 4), round(math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)), 4)
 
 
-def shown(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a result as they are printed."""
-    several = any(row["std"] is not None for row in result["rows"])
-    with_columns = any(row["column"] for row in result["rows"])
-    with_knn = any(row["knn"] is not None for row in result["rows"])
-    elsewhere = any(row["trained_on"] != row["recipe_data"] for row in result["rows"])
-    rows = []
-    for row in result["rows"]:
-        cells: dict[str, Any] = {"method": row["label"]}
-        if with_columns:
-            cells["column"] = row["column"]
-        if elsewhere:
-            cells["trained on"] = row["trained_on"]
-        cells["measured by"] = row["protocol"] if row["figure"] == "accuracy" else row["figure"]
-        short = row["epochs"] != row["recipe_epochs"]
-        cells["epochs"] = f"{row['epochs']} of {row['recipe_epochs']}" if short else str(row["epochs"])
-        ours = "failed" if row["ours"] is None else f"{row['ours']:.2f}"
-        cells["ours"] = ours + (f" ± {row['std']:.2f}" if several and row["std"] is not None else "")
-        cells["paper"] = "–" if row["paper"] is None else f"{row['paper']:g}"
-        cells["difference"] = "–" if row["difference"] is None else f"{row['difference']:+.2f}"
-        if with_knn:
-            cells["kNN"] = "–" if row["knn"] is None else f"{row['knn']:.2f}"
-        rows.append(cells)
-    return rows
-
-
-def as_markdown(result: Mapping[str, Any]) -> str:
-    """The table as Markdown, with the command that made it."""
-    rows = shown(result)
-    heads = list(rows[0])
-    only = ["--only", result["only"]] if result["only"] else []
-    seeds = ",".join(map(str, result["seeds"]))
-    command = shlex.join(["prelax", "reproduce", result["table"], *result["changes"], "--seeds", seeds, *only])
-    if result["detection"]:
-        command += " --coco ROOT" + "".join(f" --detect {pair}" for pair in result["detection_changes"])
-    text = [f"# {result['title']}", "", f"`{command}`", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    text += [f"| {' | '.join(str(row[head]) for head in heads)} |" for row in rows]
-    failed = [row for row in result["rows"] if row["failure"]]
-    text += ["", *(f"- {row['label']} {row['column']}: {row['failure']}".replace("  ", " ") for row in failed)]
-    return "\n".join(text).rstrip() + "\n"
-
-
-def write(out: Path, name: str, result: Mapping[str, Any]) -> None:
-    from prelax.whole import replacing, writing
-
-    with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
-        for suffix, text in (("json", json.dumps(result, indent=1) + "\n"), ("md", as_markdown(result))):
-            with replacing(out / f"{name}.{suffix}") as temporary:
-                temporary.write_text(text, encoding="utf-8")
-
-
-def draw_figure(name: str, result: Mapping[str, Any], folders: Sequence[Path], out: Path, say: Say) -> str | None:
-    """The paper's figure, for the tables that are figures: ``fig-NAME.png`` and ``.svg``."""
+def draw_figure(name: str, result: Mapping[str, Any], folders: Sequence[Path], stem: Path, say: Say) -> str | None:
+    """The paper's figure, for the tables that are figures: ``STEM.png`` and ``.svg``."""
     from prelax.report.figures import FIGURES, draw
 
     kind = name.removeprefix("fig-")
@@ -378,11 +331,12 @@ def draw_figure(name: str, result: Mapping[str, Any], folders: Sequence[Path], o
     called = [labels[str(folder)] for folder in folders]
     if kind == "augmentations":
         rows = [{"augmentation": row["column"], "accuracy": row["ours"], "std": row["std"]} for row in result["rows"]]
-        inputs = [out / f"{name}.rows.json"]
-        inputs[0].write_text(json.dumps(rows), encoding="utf-8")
+        inputs = [stem.with_name(f"{stem.name}.rows.json")]
+        with writing(inputs[0]), replacing(inputs[0]) as temporary:
+            temporary.write_text(json.dumps(rows), encoding="utf-8")
     try:
         inputs = inputs[:1] if kind in ("tsne", "retrieval") else inputs
-        return str(draw(kind, inputs, out / f"{name}.png", called=called)[0])
+        return str(draw(kind, inputs, stem.with_name(f"{stem.name}.png"), called=called)[0])
     except PrelaxError as error:
         say(f"no figure: {error}")
         return None

@@ -10,7 +10,8 @@ import pytest
 from prelax.cli import main
 from prelax.detect.rows import table_settings
 from prelax.errors import PrelaxError
-from prelax.reproduce import as_markdown, plan, reproduce
+from prelax.reproduce import plan, reproduce
+from prelax.table_files import as_markdown
 
 DETECT = ["epochs=1", "batch=1", "size=64", "workers=0", "score=0.0", "draws=2"]
 

@@ -75,7 +75,8 @@ def reproduce(
     [bold]prelax reproduce tab1a train.epochs=100 --only 'simsiam|prelax' --seeds 0,1,2[/bold] ·
     [bold]prelax reproduce imagenet data.root=~/imagenet --coco ~/coco[/bold]
     """
-    from prelax.reproduce import plan, reproduce, shown
+    from prelax.reproduce import plan, reproduce
+    from prelax.table_files import shown
 
     wanted = read_seeds(seeds) if seeds is not None else [seed]
     if dry_run:
@@ -96,13 +97,16 @@ def reproduce(
         )
     show(result, shown(result), result["title"])
     say(
-        f"the table is {out / table}.md, its figures {out / table}.json, the page {result['page'] or 'was not written'}"
+        f"the table is {result['files']}.md, its figures {result['files']}.json, "
+        f"the page {result['page'] or 'was not written'}"
     )
     failed = [row for row in result["rows"] if row["failure"]]
     if failed:
         unsaid = state.json or quiet
         why = (
-            f"{failed[0]['label']}: {failed[0]['failure']}" if unsaid else f"why is said above, and in {out / table}.md"
+            f"{failed[0]['label']}: {failed[0]['failure']}"
+            if unsaid
+            else f"why is said above, and in {result['files']}.md"
         )
         raise PrelaxError(f"{len(failed)} of {len(result['rows'])} rows failed; {why}")
 
