@@ -66,6 +66,18 @@ def test_a_set_that_is_not_decoded_anew_prints_nothing(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == ""
 
 
+def test_a_pipe_gets_no_bar_and_no_empty_line_in_its_place(capsys: pytest.CaptureFixture[str]):
+    with bar() as progress:
+        progress(1, 2)
+        progress(2, 2)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_set_is_called_by_the_name_of_its_folder(tmp_path: Path, photo, read):
+    photo(tmp_path / "holiday" / "1.png")
+    assert read(tmp_path / "holiday").name == "holiday"
+
+
 def test_a_flat_folder_has_no_labels(tmp_path: Path, photo, read):
     for i in range(4):
         photo(tmp_path / "set" / f"{i}.png")

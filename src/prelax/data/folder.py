@@ -258,7 +258,7 @@ def _decode(
     where = f"mapped from {decoded.file}" if decoded.file else "in memory"
     notes.append(f"{len(labels):,} images, {gigabytes(decoded.images.numel())}, {where}")
     return ImageSet(
-        name=settings.source,
+        name=settings.label,
         images=decoded.images,
         labels=known if bool((known >= 0).any()) else None,
         classes=[readable(layout.titles.get(name, name)) for name in classes],

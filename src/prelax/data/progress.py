@@ -21,7 +21,9 @@ def bar(title: str = "decoding images", console: Console | None = None) -> Itera
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    drawn = Progress(*columns, console=console or Console(stderr=True), transient=True)
+    console = console or Console(stderr=True)
+    seen = console.is_terminal or console.is_jupyter  # into a pipe it would only print an empty line
+    drawn = Progress(*columns, console=console, transient=True, disable=not seen)
     task = None
 
     def update(done: int, total: int) -> None:
@@ -34,5 +36,5 @@ def bar(title: str = "decoding images", console: Console | None = None) -> Itera
     try:
         yield update
     finally:
-        if task is not None:  # of a bar that was not drawn, rich prints an empty line into a pipe
+        if task is not None:  # a bar that was not drawn has nothing to take away
             drawn.stop()
