@@ -132,6 +132,7 @@ def test_a_residual_at_chance_ignores_its_pretext():
     alone = resolve("digits/prelax-rot", ["method.pl_anchor=none"])
     finding = next(f for f in diagnose([line(1), line(2, **{"loss/rotpl": 1.385})], alone) if f.what == "pretext")
     assert "no up and down" in finding.found
+    assert finding.found.startswith("the embedding ignores its pretext")  # no residual was asked
 
 
 def test_of_two_pretexts_the_one_that_is_ignored_is_named_with_its_own_weight():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -266,7 +266,7 @@ def ignores_pretext(metrics: Lines, settings: Settings) -> Finding | None:
         return Finding(
             False,
             "pretext",
-            f"the residual ignores {what}; train longer, or try "
+            f"{reader(settings, deaf)} ignores {what}; train longer, or try "
             f"{'' if settings.method.similarity == 'both' else 'method.similarity=both, '}"
             f"a higher {' or '.join(dict.fromkeys(f'method.{own[key]}' for key in deaf))} or train.warmup_epochs=10"
             f"{no_up(settings) if 'loss/rotpl' in deaf else ''}",
@@ -281,7 +281,14 @@ def ignores_pretext(metrics: Lines, settings: Settings) -> Finding | None:
             f"understanding; try method.pl_anchor=none, or a lower method.{own['loss/rotpl']}",
             easy,
         )
-    return Finding(True, "pretext", f"the residual knows what was done: {figures}")
+    who = reader(settings, [key for _, key, _, _ in told])
+    return Finding(True, "pretext", f"{who} knows what was done: {figures}")
+
+
+def reader(settings: Settings, losses: Collection[str]) -> str:
+    """What these pretexts are read off: a residual, or with the anchors set to none the embedding of one view alone."""
+    anchors = {"loss/pl": settings.method.std_anchor, "loss/rotpl": settings.method.pl_anchor}
+    return "the embedding" if all(anchors[key] == "none" for key in losses) else "the residual"
 
 
 def _heads(settings: Settings) -> list[tuple[str, Sequence[Target], dict[str, float]]]:
