@@ -12,8 +12,10 @@ from torch import nn
 from prelax.config import DataSettings, EvaluateSettings
 from prelax.data import subset
 from prelax.evaluate import subject
-from prelax.evaluate.probe import knn
-from prelax.evaluate.protocols import dataset, evaluate, made_as_now, notes, place, untested
+from prelax.evaluate.finetune import Tuning, tune
+from prelax.evaluate.linear import Protocol
+from prelax.evaluate.probe import knn, train_linear
+from prelax.evaluate.protocols import PROBES, dataset, evaluate, made_as_now, notes, place, untested
 from prelax.evaluate.retrieval import precision
 from prelax.loading import load
 
@@ -88,6 +90,28 @@ def test_what_is_measured_is_told_as_it_begins(run):
     told: list[str] = []
     evaluate(run, ["knn", "retrieval"], tell=told.append)
     assert told == ["measuring knn (1 of 2)", "measuring retrieval (2 of 2)"]
+
+
+def test_a_probe_that_takes_minutes_tells_how_far_it_is(judged):
+    told: list[str] = []
+    few = replace(judged.only(torch.arange(64)), tell=told.append)
+    few.cached_crops(3)
+    tune(few, Tuning(epochs=2, least_steps=1), 0)
+    train_linear(few, Protocol(lr=0.1, epochs=2), [0])
+    epochs = ["epoch 1 of 2", "epoch 2 of 2"]
+    assert told == ["crops 1 of 3", "crops 2 of 3", "crops 3 of 3", *epochs, *epochs]
+
+
+def test_how_far_a_probe_is_stands_behind_its_name(run, monkeypatch):
+    def half(subject, settings, seeds):
+        subject.tell("half")
+        return knn(subject, settings)
+
+    told: list[str] = []
+    monkeypatch.setitem(PROBES, "knn", half)
+    evaluate(run, ["knn"], tell=told.append)
+    doing = "measuring knn (1 of 1)"
+    assert told == [doing, f"{doing}: half", f"{doing}, random weights: half"]
 
 
 def test_a_floor_is_settled_as_it_is_asked_without_dropout():

@@ -57,6 +57,7 @@ def tune(subject: Subject, tuning: Tuning, seed: int) -> tuple[nn.Module, nn.Lin
     steps, step = math.ceil(count / batch) * epochs, 0
     draws = Draws(seed, rows=count, device=device).at("finetune")
     for epoch in range(epochs):
+        subject.tell(f"epoch {epoch + 1} of {epochs}")
         order = draws.at("order", epoch).bits("rank")[:, 0].argsort()
         for index in order.split(batch):
             optimiser.param_groups[0]["lr"] = tuning.lr * 0.5 * (1.0 + math.cos(math.pi * step / steps))

@@ -72,6 +72,7 @@ def train_linear(subject: Subject, protocol: Protocol, seeds: Sequence[int]) -> 
         pixels = near(subject.train.images, subject.device)
 
         def features(epoch: int) -> Tensor:
+            subject.tell(f"epoch {epoch + 1} of {protocol.epochs}")
             found = subject.cropped(run, pixels, epoch)
             return finite(found) if epoch == 0 else found  # asking waits for the device: once is enough
 

@@ -37,7 +37,7 @@ PROTOCOLS: dict[str, str] = {
     "knn": "k nearest neighbours (at most a tenth of all) by cosine on features, votes weighted exp(cos / T)",
     "linear": "the paper's linear probe (evaluate.linear): new crops and flips every epoch, last epoch reported",
     "linear-tta": "the paper's linear probe, its test images seen whole, in five boxes, and mirrored",
-    "linear-fast": "the paper's linear probe on cached features: seconds",
+    "linear-fast": "the paper's linear probe on cached features: seconds on a GPU, minutes for photos on a CPU",
     "logistic": "logistic regression on the features as they are, fitted to the optimum; for small or odd data",
     "knn-10-per-class": "kNN with ten labels a class, over draws of which",
     "linear-1pct": "logistic regression on 1 % of the labels, stratified",
@@ -110,10 +110,12 @@ def evaluate(
     judged = subject(loaded, on, seed, shared) if any(name in PROBES for name in protocols) else None
     floor = random_subject(judged, loaded) if judged is not None else None
     for number, name in enumerate(protocols, 1):
-        tell(f"measuring {name} ({number} of {len(protocols)})")
+        tell(doing := f"measuring {name} ({number} of {len(protocols)})")
         if name in PROBES:
             assert judged is not None
             assert floor is not None
+            judged.tell = partial(_further, tell, doing)
+            floor.tell = partial(_further, tell, f"{doing}, random weights")
             result = examine(name, judged, floor, loaded, settings)
         else:
             result = probe_residual(run, loaded, on=on, seed=seed)
@@ -125,6 +127,10 @@ def evaluate(
             run.write_eval(named, result, unfinished)
         results.append(result)
     return results
+
+
+def _further(tell: Callable[[str], None], doing: str, part: str) -> None:
+    tell(f"{doing}: {part}")
 
 
 def root_of(data: DataSettings) -> str | None:

@@ -45,6 +45,7 @@ class Subject:
     verified: bool = False  # the run recorded what it was trained on, and these are those images
     kept: dict[str, Tensor] = field(default_factory=dict)
     shared: bool = False  # features are computed in shares by all processes
+    tell: Callable[[str], None] = lambda part: None  # called with how far a probe that takes minutes has come
 
     @property
     def classes(self) -> int:
@@ -109,6 +110,7 @@ class Subject:
                 first = self.cropped(run, pixels, 0)
                 banks = first.new_empty(sets, *first.shape)  # filled in place: stacking would hold everything twice
                 for epoch in range(sets):
+                    self.tell(f"crops {epoch + 1} of {sets}")
                     banks[epoch] = first if epoch == 0 else self.cropped(run, pixels, epoch)
                 self.kept[name] = finite(banks)
         return self.kept[name]
