@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from safetensors import SafetensorError
 
 from prelax.config import resolve
 from prelax.errors import PrelaxError
 from prelax.run import FORMAT, Run, commit, read_checkpoint
-from prelax.whole import replacing
+from prelax.whole import replacing, writing
 
 
 @pytest.fixture
@@ -205,6 +206,27 @@ def test_a_full_disk_is_one_line_that_says_what_to_do(run: Run) -> None:
     (run.path / "log.txt").symlink_to("/dev/full")
     with pytest.raises(PrelaxError, match="no space left"):
         run.log("a line")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1216 vs 1104"),
+        RuntimeError("basic_ios::clear: iostream error"),  # torch, when the last bytes do not fit
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_is_recognised_in_the_words_of_other_libraries(error: Exception, tmp_path: Path) -> None:
+    with pytest.raises(PrelaxError, match=r"no space left to write .*x; free some"), writing(tmp_path / "x"):
+        raise error
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with replacing(pipe) as temporary:
+        assert temporary == pipe
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
 def test_the_commit_is_of_this_checkout_or_none() -> None:

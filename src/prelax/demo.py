@@ -42,7 +42,7 @@ def run_demo(
     from prelax.report import report
     from prelax.reproduce import run_name, train_or_skip
     from prelax.run import Run
-    from prelax.whole import writing
+    from prelax.whole import write_whole, writing
 
     out, began = Path(out), time.perf_counter()
     pairs = [*changes, *([f"train.epochs={epochs}"] if epochs else [])]
@@ -68,7 +68,7 @@ def run_demo(
         "seconds": round(time.perf_counter() - began, 1),
     }
     with writing(out):
-        (out / "demo.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_whole(out / "demo.json", json.dumps(result, indent=1) + "\n")
     return result
 
 

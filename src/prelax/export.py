@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import logging
 import warnings
@@ -19,7 +20,7 @@ from prelax.errors import PrelaxError
 from prelax.loading import Loaded, load, own_size, save_hub
 from prelax.nets.norm import ViewNorm2d
 from prelax.run import Run
-from prelax.whole import replacing, writing
+from prelax.whole import replacing, write_whole, writing
 
 TORCHVISION = ("resnet18", "resnet34", "resnet50")
 
@@ -55,7 +56,7 @@ def export(path: Path | str, to: str, out: Path | str | None = None) -> Path:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         writers[to](loaded, folder)
-        (folder / "backbone.json").write_text(json.dumps(describe(loaded, to), indent=1) + "\n", encoding="utf-8")
+        write_whole(folder / "backbone.json", json.dumps(describe(loaded, to), indent=1) + "\n")
     return folder
 
 
@@ -148,7 +149,7 @@ def write_weights(loaded: Loaded, folder: Path, body: list[str]) -> None:
         "net.eval()",
         f"SIZE, MEAN, STD = {pre.size}, {tuple(pre.mean)}, {tuple(pre.std)}",
     ]
-    (folder / "load.py").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_whole(folder / "load.py", "\n".join(lines) + "\n")
 
 
 # -- graphs -----------------------------------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ def write_onnx(loaded: Loaded, folder: Path) -> None:
 def write_torch_export(loaded: Loaded, folder: Path) -> None:
     shapes = {"images": {0: torch.export.Dim("batch")}}
     program = torch.export.export(FromUnit(loaded).eval(), (example(loaded),), dynamic_shapes=shapes)
+    held = io.BytesIO()  # not a file: where the disk is full torch would end the process
+    torch.export.save(program, held)
     with replacing(folder / "backbone.pt2") as temporary:
-        held = temporary.with_suffix(".pt2")  # torch refuses another ending
-        torch.export.save(program, held)
-        held.replace(temporary)
+        temporary.write_bytes(held.getbuffer())

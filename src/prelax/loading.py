@@ -20,7 +20,7 @@ from prelax.nets.heads import MLP
 from prelax.objectives.methods import Method, coefficient, method, terms_of
 from prelax.preprocess import Preprocess, as_stored, check_images
 from prelax.run import Run, first_line, now
-from prelax.whole import replacing, writing
+from prelax.whole import replacing, write_whole, writing
 
 if TYPE_CHECKING:
     from prelax.train.views import ViewMaker
@@ -217,8 +217,8 @@ def save_hub(run: Run, folder: Path | str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / "model.safetensors") as temporary:
             save_file({k: v.cpu().contiguous() for k, v in loaded.backbone.state_dict().items()}, temporary)
-        (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-        (folder / "README.md").write_text(model_card(run, loaded), encoding="utf-8")
+        write_whole(folder / "config.json", json.dumps(config, indent=1) + "\n")
+        write_whole(folder / "README.md", model_card(run, loaded))
     return folder
 
 

@@ -20,7 +20,7 @@ from prelax.config import EvaluateSettings, Settings, overrides, resolve
 from prelax.errors import PrelaxError
 from prelax.table_files import stem_of, write
 from prelax.tables import DETECTORS, Row, chosen, table
-from prelax.whole import replacing, writing
+from prelax.whole import write_whole, writing
 
 Say = Callable[[str], None]
 
@@ -332,8 +332,8 @@ def draw_figure(name: str, result: Mapping[str, Any], folders: Sequence[Path], s
     if kind == "augmentations":
         rows = [{"augmentation": row["column"], "accuracy": row["ours"], "std": row["std"]} for row in result["rows"]]
         inputs = [stem.with_name(f"{stem.name}.rows.json")]
-        with writing(inputs[0]), replacing(inputs[0]) as temporary:
-            temporary.write_text(json.dumps(rows), encoding="utf-8")
+        with writing(inputs[0]):
+            write_whole(inputs[0], json.dumps(rows))
     try:
         inputs = inputs[:1] if kind in ("tsne", "retrieval") else inputs
         return str(draw(kind, inputs, stem.with_name(f"{stem.name}.png"), called=called)[0])

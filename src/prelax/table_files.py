@@ -12,7 +12,7 @@ from typing import Any
 
 from prelax.config import overrides
 from prelax.errors import PrelaxError
-from prelax.whole import replacing, writing
+from prelax.whole import write_whole, writing
 
 
 def shown(result: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -60,8 +60,7 @@ def as_markdown(result: Mapping[str, Any]) -> str:
 def write(stem: Path, result: Mapping[str, Any]) -> None:
     with writing(stem):
         for suffix, text in (("json", json.dumps(result, indent=1) + "\n"), ("md", as_markdown(result))):
-            with replacing(stem.with_name(f"{stem.name}.{suffix}")) as temporary:
-                temporary.write_text(text, encoding="utf-8")
+            write_whole(stem.with_name(f"{stem.name}.{suffix}"), text)
 
 
 def stem_of(out: Path, result: Mapping[str, Any]) -> Path:

@@ -13,11 +13,27 @@ from prelax.errors import PrelaxError
 
 UMASK = os.umask(0)  # can only be read by setting it
 os.umask(UMASK)
+# What torch and safetensors make of a full disk.
+FULL = re.compile(r"No space left|os error (28|122)\b|file write failed|unexpected pos|enforce fail|iostream error")
+
+
+class NoSpace(PrelaxError):
+    """A full disk, and what it had no room for."""
+
+    def __init__(self, target: Path) -> None:
+        super().__init__(f"no space left to write {target}; free some and try again")
+        self.target = target
 
 
 @contextlib.contextmanager
 def replacing(target: Path, keep: Path | None = None) -> Iterator[Path]:
-    """A temporary file that takes the target's place when it is whole and on disk."""
+    """A temporary file that takes the target's place when it is whole and on disk.
+
+    A target that is a device or a pipe is given itself: it is not to be replaced.
+    """
+    if target.exists() and not target.is_file() and not target.is_dir():
+        yield target
+        return
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         yield temporary
@@ -35,6 +51,12 @@ def replacing(target: Path, keep: Path | None = None) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def write_whole(target: Path, text: str) -> None:
+    """A text as a file, whole or not at all."""
+    with replacing(target) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
@@ -71,9 +93,11 @@ def writing(target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise PrelaxError(f"no space left to write {target}; free some and go on with --resume") from None
+            raise NoSpace(target) from None
         raise PrelaxError(f"cannot write {target}: {error.strerror or error}; choose another --out") from None
-    except RuntimeError as error:  # torch.save and safetensors wrap the same causes
-        if re.search(r"No space left|os error 28|file write failed|unexpected pos|enforce fail", str(error)):
-            raise PrelaxError(f"no space left to write {target}; free some and go on with --resume") from None
+    except PrelaxError:
+        raise
+    except Exception as error:
+        if FULL.search(str(error)):
+            raise NoSpace(target) from None
         raise

@@ -1,5 +1,6 @@
 """Training in bad luck: what it is given, what it is left, and how it is stopped."""
 
+import contextlib
 import json
 import os
 import pickle
@@ -232,7 +233,39 @@ def test_a_disk_without_room_for_anything_is_one_line(little_disk: Path, small: 
     with pytest.raises(OSError, match="No space"):
         (little_disk / "filler2").write_bytes(bytes(100_000))
     said = refused("pretrain", "digits/simsiam", *small, "train.epochs=1", "--quiet", "--out", little_disk / "run")
-    assert "no space left" in said
+    assert "config.yaml; free some and try again" in said
+
+
+def test_a_disk_without_room_for_a_checkpoint_leaves_a_run_to_go_on_with(
+    little_disk: Path, small: list[str], refused: Refuse
+) -> None:
+    (little_disk / "filler").write_bytes(bytes(1_020_000))
+    said = refused("pretrain", "digits/simsiam", *small, "train.epochs=1", "--quiet", "--out", little_disk / "run")
+    assert "free some and go on with --resume" in said
+    (little_disk / "filler").unlink()
+    assert main(["pretrain", str(little_disk / "run"), "--resume", "--quiet"]) == 0
+
+
+def test_a_full_disk_costs_what_is_written_after_training_one_line_and_no_older_file(
+    little_disk: Path, good: Path, refused: Refuse
+) -> None:
+    run = Path(shutil.copytree(good, little_disk / "run", ignore=shutil.ignore_patterns("checkpoint*")))
+    (run / "report.html").write_text("an older page")
+    with contextlib.suppress(OSError), open(little_disk / "filler", "wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+    for words in (
+        ["report", run, "--points", "0"],
+        ["evaluate", run, "-p", "knn"],
+        ["embed", run, "-o", little_disk / "vectors.npz"],
+        ["figure", "dynamics", run, "-o", little_disk / "dynamics"],
+        ["export", run, "--to", "hub"],
+        ["export", run, "--to", "torch-export"],
+    ):
+        assert "free some and try again" in refused(*words), words
+    assert (run / "report.html").read_text() == "an older page"
+    assert Run.open(run).evals().keys() == {"knn"}
+    assert not list(little_disk.rglob(".*.tmp"))
 
 
 # -- being stopped, being two, and memory ------------------------------------------------------------------------------

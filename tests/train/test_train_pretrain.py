@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from prelax.config import Settings, resolve
+from prelax.data import Store
 from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.evaluate import evaluate
 from prelax.evaluate.effects import effects
@@ -329,6 +330,23 @@ def test_a_run_that_was_stopped_can_be_used_and_what_was_measured_of_it_goes_whe
     assert run.evals() == {}
     assert not (run.path / "report.html").exists()
     assert not torch.equal(load(run.path).backbone.conv1.weight, early)
+
+
+def test_pixels_that_cannot_be_read_any_more_cost_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, gather = iter(range(100)), Store._gather
+
+    def fails(store: Store, indices: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        if next(reads) == 4:  # three steps an epoch
+            raise PrelaxError("the cached pixels were cut short")
+        return gather(store, indices, out)
+
+    monkeypatch.setattr(Store, "_gather", fails)
+    settings = tiny("data.store=disk", "train.epochs=2", "train.checkpoint_every=100")
+    with pytest.raises(PrelaxError, match=r"cut short; `prelax pretrain .* --resume` goes on from epoch 2, step 1$"):
+        pretrain(settings, tmp_path / "run", progress=False)
+    state = Run.open(tmp_path / "run").load_checkpoint()
+    assert state is not None
+    assert (state["epoch"], state["step"]) == (1, 1)
 
 
 def test_places_of_data_are_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

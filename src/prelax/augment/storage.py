@@ -12,6 +12,7 @@ from torch import Tensor
 
 from prelax.errors import PrelaxError
 from prelax.record import Record, Target
+from prelax.whole import replacing, writing
 
 _KEY = b"prelax.record"
 
@@ -34,7 +35,8 @@ def save_record(record: Record, path: str | Path) -> None:
         columns[name] = _to_arrow(arrow, column.detach().cpu())
     about = {"dtypes": dtypes, "targets": [asdict(target) for target in record.specs]}
     table = arrow.table(columns).replace_schema_metadata({_KEY: json.dumps(about).encode()})
-    arrow.parquet.write_table(table, str(path))
+    with writing(Path(path)), replacing(Path(path)) as temporary:
+        arrow.parquet.write_table(table, str(temporary))
 
 
 def load_record(path: str | Path, device: torch.device | str = "cpu") -> Record:

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -16,6 +17,7 @@ from prelax.data.ahead import ahead, staging
 from prelax.data.images import ImageSet
 from prelax.data.memory import available_memory, gigabytes
 from prelax.errors import PrelaxError
+from prelax.whole import writing
 
 Where = Literal["device", "host", "disk"]
 READERS = 8  # threads that read one batch from a disk
@@ -80,7 +82,7 @@ class Store:
             self._file = os.open(file, os.O_RDONLY)
             self._start = os.fstat(self._file).st_size - self._rows.numel()
         else:
-            with tempfile.TemporaryFile() as handle:
+            with writing(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as handle:
                 for part in self._rows.split(4096):
                     handle.write(part.contiguous().numpy().data)
                 handle.flush()

@@ -162,7 +162,7 @@ def draw(pictures: list[Tensor], names: list[str], gallery: ImageSet, cosine: Te
     """A row a query: the picture, then what was found, each with its class (or file name) and cosine; its path."""
     from matplotlib.figure import Figure
 
-    from prelax.whole import writing
+    from prelax.whole import replacing, writing
 
     down, across = min(len(pictures), DRAWN[0]), min(rows.shape[1], DRAWN[1])
     cut = (down, across) != rows.shape
@@ -186,7 +186,8 @@ def draw(pictures: list[Tensor], names: list[str], gallery: ImageSet, cosine: Te
     with writing(out), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph ")  # names in letters that no font has: they are told in full
         out.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out, dpi=130)
+        with replacing(out) as temporary:
+            figure.savefig(temporary, format=out.suffix[1:], dpi=130)
     return out
 
 

@@ -21,7 +21,7 @@ from prelax.report.gather import attempt, bars, card, charts, effects, moves, na
 from prelax.report.render import render
 from prelax.report.sprites import sprite
 from prelax.run import Run, now
-from prelax.whole import writing
+from prelax.whole import replacing, writing
 
 if TYPE_CHECKING:
     from prelax.data import ImageSet
@@ -62,7 +62,8 @@ def report(
     html = readable(render(page)).encode()  # before the file is opened: an old page is not lost
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(html)
+        with replacing(target) as temporary:
+            temporary.write_bytes(html)
     for line in page.left_out:
         warnings.warn(f"left out of the page: {line}", PrelaxWarning, stacklevel=2)
     return target

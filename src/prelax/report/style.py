@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from prelax.errors import PrelaxError, PrelaxWarning
-from prelax.whole import writing
+from prelax.whole import replacing, writing
 
 COLUMN = 3.3  # inches
 # Okabe and Ito; line styles and markers repeat what colours say.
@@ -83,5 +83,6 @@ def figure(height: float, path: Path | str, width: float = COLUMN) -> Iterator[t
             target = path.with_name(path.name + suffix)
             with writing(target), boxes_told():
                 target.parent.mkdir(parents=True, exist_ok=True)
-                drawing.savefig(target, metadata=metadata)
+                with replacing(target) as temporary:
+                    drawing.savefig(temporary, format=suffix[1:], metadata=metadata)
             written.append(target)

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from prelax.errors import PrelaxError
 from prelax.theory.joint import Joint
 from prelax.theory.theorems import theorem_1, theorem_2
+from prelax.whole import replacing, writing
 
 # Okabe and Ito's colours: told apart with any colour vision. The names under the bars carry the meaning on their own.
 COLOURS = {"sup": "#999999", "prelax": "#0072B2", "mv": "#E69F00", "pl": "#009E73"}
@@ -69,6 +70,9 @@ def draw(joint: Joint, path: str | Path) -> Path:
         for axes in (above, below):
             axes.tick_params(axis="x", length=0)
         figure.legend(*below.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as temporary:
+                metadata = {"Date": None} if path.suffix == ".svg" else None
+                figure.savefig(temporary, format=path.suffix[1:], metadata=metadata)
     return path

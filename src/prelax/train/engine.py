@@ -163,7 +163,7 @@ class Engine:
                 torch.manual_seed(self._roll(epoch, step))
             if feed is not None:
                 asked = time.perf_counter()
-                pixels = (next_of_all(self.process, feed) if self.store.where == "shards" else next(feed))[1]
+                pixels = (next_of_all(self.process, feed) if self.store.where != "host" else next(feed))[1]
                 self.waited += time.perf_counter() - asked
                 if self.pixels is None:
                     self.pixels = pixels.clone()

@@ -29,7 +29,7 @@ from prelax.train.processes import Process, Unread, any_of, joined, wait_for_all
 from prelax.train.progress import Progress
 from prelax.train.suit import estimate, suit, too_little_memory
 from prelax.train.watching import watcher, watching
-from prelax.whole import remove_leftovers
+from prelax.whole import NoSpace, remove_leftovers
 
 PATIENCE = 5  # epochs a collapse must last
 # Steps after which several processes ask one another whether to stop. torchrun, interrupted itself, gives its workers
@@ -119,17 +119,19 @@ def begin(
         run = Run.create(run.path, settings)
     wait_for_all(process)  # the others read the folder too
     with run.lock() if process.writes else contextlib.nullcontext():
-        if process.writes:
-            remove_leftovers(run.path, WRITTEN)
-            if resume and run.unfinished:
-                run.drop_unfinished()
-            if resume:
-                run.keep_changes(settings)
-            note_data(run, images, recorded)
-            for line in chosen:
-                run.log(line)
         try:
+            if process.writes:
+                remove_leftovers(run.path, WRITTEN)
+                if resume and run.unfinished:
+                    run.drop_unfinished()
+                if resume:
+                    run.keep_changes(settings)
+                note_data(run, images, recorded)
+                for line in chosen:
+                    run.log(line)
             return train(run, engine, probe, progress)
+        except NoSpace as full:
+            raise PrelaxError(f"no space left to write {full.target}; free some and go on with --resume") from None
         except (torch.OutOfMemoryError, PrelaxError):
             if process.writes and not resume:
                 let_go(run)
