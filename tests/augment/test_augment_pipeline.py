@@ -1,7 +1,8 @@
 """Pipelines: a view and its record, replayed, relaxed, refused."""
 
+import pickle
 import warnings
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,21 @@ def test_float_images_give_the_view_of_the_same_uint8_images() -> None:
         )
 
 
+def test_views_are_made_where_the_images_are_and_nothing_waits_for_a_value() -> None:
+    images = pictures(4).to("meta")  # a device without values: to look at one, or to make anything elsewhere, fails
+    ops = [op for op in every_operation().ops if op.name != "free-rotation"]  # it turns autocast off, which asks
+    view = Pipeline(ops)(images, Draws(0, torch.arange(4, device="meta")))
+    assert view.images.shape == (4, 3, 24, 24)
+    assert {column.device.type for column in (view.images, *view.record.values())} == {"meta"}
+
+
+def test_operations_cannot_be_changed_and_are_pickled_as_they_are() -> None:
+    for op in every_operation().ops:
+        with pytest.raises(FrozenInstanceError):
+            op.name = "another"  # type: ignore[misc]
+        assert pickle.loads(pickle.dumps(op)) == op
+
+
 def test_images_of_a_batch_get_their_own_parameters_and_seeds_their_own_views() -> None:
     images = pictures(1).expand(64, -1, -1, -1)
     view = preset("simsiam-32")(images, 0)
@@ -235,6 +251,7 @@ def test_colour_on_other_than_rgb_is_refused_in_a_line() -> None:
         (lambda: preset("simsiam-32")(pictures(), dtype=torch.float64), "float16, bfloat16 or float32"),
         (lambda: preset("simsiam-32")(pictures(), Draws(0, 3)), "3 rows for a batch of 12"),
         (lambda: preset("simsiam32"), "did you mean 'simsiam-32'"),
+        (lambda: preset("qqq"), "'qqq': choose from none, simsiam-32"),
         (lambda: preset("byol-128"), "a pipeline for each view"),
         (lambda: operation("rotate"), "did you mean 'rotation'"),
         (lambda: operation("jigsaw", gird=3), "gird"),
@@ -282,6 +299,8 @@ def test_what_maybe_did_not_apply_is_recorded_as_nothing_done(op: Operation) -> 
     # What the record says of them, done again, does nothing: so nobody is taught that something was done.
     torch.testing.assert_close(op.transform(images[alone] / 255, rows), images[alone] / 255)
     assert all(len(rows[t.name.partition(".")[2]].unique()) == 1 for t in op.targets)
+    if isinstance(op, Jigsaw):
+        assert (rows["permutation"] == 0).all()  # the class of the image as it was
 
 
 def test_jigsaw_puts_tiles_where_its_record_says() -> None:
@@ -313,8 +332,8 @@ def test_noise_has_its_sigma_and_replays() -> None:
 def test_a_relaxed_view_of_moved_pixels_is_view_one_moved(name: str) -> None:
     images, pipeline = pictures(), Pipeline([Crop(16), Jitter(), Normalise((0.5,), (0.2,))])
     view = pipeline(images, 0, dtype=torch.bfloat16)
-    relaxed = relaxed_view(pipeline, view, operation(name), images, Draws(1, 12))
-    op = operation(name)
+    op, unseen = operation(name), torch.zeros_like(images)  # the batch is not looked at: view 1 is there
+    relaxed = relaxed_view(pipeline, view, op, unseen, Draws(1, 12))
     params = {key.partition(".")[2]: column for key, column in relaxed.record.items() if key.startswith(f"{op.name}.")}
     assert torch.equal(relaxed.images, op.transform(view.images, params))
     assert relaxed.images.dtype == torch.bfloat16
@@ -364,6 +383,16 @@ def test_a_torchvision_stage_on_the_host_feeds_a_pipeline() -> None:
     assert preset("simsiam-32")(batch, 0).images.shape == (12, 3, 32, 32)
     with pytest.raises(PrelaxError, match="different shapes"):
         batch_of(host_stage(lambda image: image), [pictures()[0], pictures()[0, :, :5]])
+
+
+def test_floats_greys_and_other_numbers_of_a_stage_are_bytes_or_refused() -> None:
+    from PIL import Image
+
+    image = pictures()[0]
+    assert torch.equal(host_stage(lambda x: x / 255 + 0.4 / 255)(image), image)  # rounded, and cut off at white
+    assert torch.equal(host_stage(lambda x: x)(Image.fromarray(image[0].numpy())), image[:1])
+    with pytest.raises(PrelaxError, match="uint8, or floats"):
+        host_stage(lambda x: x.int())(image)
 
 
 def test_an_albumentations_stage_gets_arrays_by_name() -> None:
