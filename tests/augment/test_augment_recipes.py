@@ -1,13 +1,17 @@
 """Presets are the recipes they are named after, defaults are torchvision's, and what cannot be meant is refused."""
 
 import inspect
+import pickle
 from collections.abc import Callable
+from dataclasses import FrozenInstanceError
 
 import pytest
 import torch
+from PIL import Image
 from torchvision.transforms import v2
 
 from prelax.augment import (
+    OPERATIONS,
     PRESETS,
     Blur,
     Crop,
@@ -19,12 +23,15 @@ from prelax.augment import (
     Jigsaw,
     Jitter,
     Maybe,
+    Named,
     Noise,
     Normalise,
     Operation,
     Pipeline,
     QuarterTurn,
     Solarise,
+    host_stage,
+    operation,
     presets,
 )
 from prelax.augment.exact import _full_precision
@@ -158,6 +165,26 @@ def test_noise_is_cut_off_at_black_and_white_unless_it_is_not_to_be() -> None:
     cut, free = (Noise(clip=clip).transform(white, params) for clip in (True, False))
     assert free.max() > 1.1
     assert torch.equal(cut, free.clamp(0.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    "op",
+    [operation(name) for name in OPERATIONS if name != "normalise"]
+    + [CIFAR, Maybe(Flip(), 0.5), Named(Flip(), "again")],
+    ids=repr,
+)
+def test_operations_cannot_be_changed_and_are_pickled_as_they_are(op: Operation) -> None:
+    with pytest.raises(FrozenInstanceError):
+        op.p = 0.3  # type: ignore[attr-defined]
+    assert pickle.loads(pickle.dumps(op)) == op
+
+
+def test_floats_greys_and_other_numbers_of_a_host_stage_are_bytes_or_refused() -> None:
+    image = torch.arange(256, dtype=torch.uint8).view(1, 16, 16)
+    assert torch.equal(host_stage(lambda x: x / 255 + 0.4 / 255)(image), image)  # rounded, and cut off at white
+    assert torch.equal(host_stage(lambda x: x)(Image.fromarray(image[0].numpy())), image)
+    with pytest.raises(PrelaxError, match="uint8, or floats"):
+        host_stage(lambda x: x.int())(image)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
