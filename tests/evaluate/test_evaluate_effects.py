@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from prelax import augment
+from prelax.cli import main
 from prelax.config import resolve
 from prelax.data import load as load_data
 from prelax.draws import Draws
@@ -66,6 +67,17 @@ def test_an_image_meets_the_same_draw_in_any_batch_and_the_backbone_does_not_mov
     (parts,) = features_under(loaded, images, [augment.QuarterTurn()], [3])
     torch.testing.assert_close(whole[2], parts[2], atol=1e-4, rtol=1e-4)
     assert fingerprint(loaded.backbone) == before
+
+
+def test_an_augmentation_of_ones_own_is_measured_under_the_name_that_relaxes_it(run, tmp_path, monkeypatch, capsys):
+    lines = ["from prelax.augment import Flip", "class Mirror(Flip):", "    pass"]
+    (tmp_path / "own_mirror.py").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    words = ["--operation", "own_mirror:Mirror", "--operation", "flip", "--draws", "1", "--images", "50"]
+    assert main(["augmentations", str(run.path), *words, "--json"]) == 0
+    rows = by_name({"rows": json.loads(capsys.readouterr().out)["candidates"]})
+    assert set(rows) == {"own_mirror:Mirror", "flip"}
+    assert rows["own_mirror:Mirror"]["moved"] == rows["flip"]["moved"]
 
 
 def test_a_supervised_run_is_judged_by_its_own_classifier(supervised):

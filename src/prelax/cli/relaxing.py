@@ -30,7 +30,9 @@ def augmentations(
     root: Root = None,
     operation: Annotated[
         list[str] | None,
-        typer.Option("--operation", help="Only this one; repeat for more.", autocompletion=complete_operation),
+        typer.Option(
+            "--operation", help="Only this one, or MODULE:CLASS; repeat for more.", autocompletion=complete_operation
+        ),
     ] = None,
     as_drawn: Annotated[
         bool, typer.Option("--as-drawn", help="With the preset's probabilities (Fig. 1a), not to every image.")
@@ -62,7 +64,8 @@ def augmentations(
     target = out or run / "augmentations.png"
     with working():
         on_data = dataset(opened, on, root)
-        names = operation or every_name(channels_of(opened.settings, opened.load_backbone(), str(run)))
+        own = [name for name in [opened.settings.method.relax] if ":" in name]  # MODULE:CLASS
+        names = operation or [*every_name(channels_of(opened.settings, opened.load_backbone(), str(run))), *own]
         result = effects(
             opened,
             on_data,
@@ -104,7 +107,7 @@ def command(settings: Settings, on: DataSettings | None, name: str) -> str:
         kept = f"data.{leaf}" not in FOUND and leaf not in ("cache", "store", "workers")
         if kept and value != getattr(plain.data, leaf):
             words.append(f"data.{leaf}={value}")
-    if plain.method.name != "prelax-all":
+    if plain.method.name not in ("prelax-rot", "prelax-all"):
         words.append("method.name=prelax-all")
     return shlex.join([*words, f"method.relax={name}"])
 

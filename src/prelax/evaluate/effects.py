@@ -61,7 +61,8 @@ def effects(
 
     Args:
         on: other images than the run's own; its test split is looked at.
-        operations: names of `prelax list augmentations`; by default SimSiam's, the run's own, and the relaxed one.
+        operations: names of `prelax list augmentations`, or a user's own (MODULE:CLASS); by default SimSiam's, the
+            run's own, and the relaxed one.
         draws: of the parameters, for every image and operation.
         always: leave out probabilities (a flip of p = 0.5 is done to all); else they are the preset's, as in Fig. 1a.
         images: at most so many test images.
@@ -204,6 +205,8 @@ def chosen(loaded: Loaded, images: Tensor, names: Sequence[str] | None) -> tuple
     found, left_out = [], []
     for name in wanted:
         op = augment.as_set(name, pipelines, loaded.size, channels)
+        if ":" in name:  # a user's own is called as it is asked for, and as method.relax would have it
+            op = augment.Named(op, name)
         try:
             under(op, images[:1].to("cpu"), loaded.preprocess, Draws(0, rows=1))
         except PrelaxError as error:
