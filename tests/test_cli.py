@@ -91,6 +91,7 @@ def test_python_minus_m_is_the_same_program() -> None:
         (["pretrain", "folder"], "data.root is not set"),
         (["pretrain", "folder", "data.root=/no/such/folder"], "there is no /no/such/folder"),
         (["pretrain", "digits/simsiam", "--resume"], "--resume needs the run folder"),
+        (["pretrain", "runs/no-such", "--resume"], "no run folder runs/no-such;"),
         (["pretrain"], "see `prelax pretrain --help`"),
         (["pretran"], "Did you mean 'pretrain'?"),
         (["list", "method"], "did you mean methods?"),
@@ -209,10 +210,8 @@ def test_resuming_with_another_setting_is_refused_by_name(run: Path, capsys: pyt
 def test_ctrl_c_leaves_a_run_that_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     words = ["pretrain", "digits/simsiam", *SMALL, "train.epochs=6", "data.limit=512", "--quiet"]
     program = [sys.executable, "-m", "prelax"]
-    stopped = subprocess.Popen(
-        [*program, *words, "--out", str(tmp_path / "stopped")], stderr=subprocess.PIPE, text=True
-    )
-    metrics = tmp_path / "stopped" / "metrics.jsonl"
+    stopped = subprocess.Popen([*program, *words, "--out", str(tmp_path / "a stop")], stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "a stop" / "metrics.jsonl"
     deadline = time.monotonic() + 60
     while not (metrics.exists() and metrics.read_text()) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -220,10 +219,10 @@ def test_ctrl_c_leaves_a_run_that_goes_on_to_the_same_weights(tmp_path: Path) ->
     _, said = stopped.communicate(timeout=60)
     if stopped.returncode != 0:  # it may have finished just before the signal came
         assert stopped.returncode == 130
-        assert said == f"prelax: interrupted; go on with `prelax pretrain {tmp_path / 'stopped'} --resume`\n"
-    assert main(["pretrain", str(tmp_path / "stopped"), "--resume", "--quiet"]) == 0
+        assert said == f"prelax: interrupted; go on with `prelax pretrain '{tmp_path / 'a stop'}' --resume`\n"
+    assert main(["pretrain", str(tmp_path / "a stop"), "--resume", "--quiet"]) == 0
     assert main([*words, "--out", str(tmp_path / "whole")]) == 0
-    weights = [(tmp_path / name / "backbone.safetensors").read_bytes() for name in ("stopped", "whole")]
+    weights = [(tmp_path / name / "backbone.safetensors").read_bytes() for name in ("a stop", "whole")]
     assert weights[0] == weights[1]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import shlex
 import shutil
 import sys
 import warnings
@@ -116,7 +117,7 @@ def examine_run(path: Path | str) -> list[Finding]:
     found = [Finding(True, "run", f"{settings.recipe}, {settings.method.name}, seed {settings.seed}")]
     last = metrics[-1] if metrics else {}
     done, epochs = int(last.get("epoch", 0)), settings.train.epochs
-    go_on = f"; go on with `prelax pretrain {run.path} --resume`"
+    go_on = f"; go on with `prelax pretrain {shlex.quote(str(run.path))} --resume`"
     found.append(Finding(done >= epochs, "epochs", f"{done} of {epochs}" + ("" if done >= epochs else go_on)))
     for name in ("checkpoint.pt", "checkpoint.previous.pt"):
         if (run.path / name).exists():

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from prelax.cli.options import Device, chosen
-from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, working
+from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, waiting, working
 
 
 def complete_figure(incomplete: str) -> list[str]:
@@ -37,7 +37,7 @@ def figure(
     """
     from prelax.report.figures import draw
 
-    with working():
+    with working(), waiting("drawing"):
         written = draw(name, inputs, out, points=points, seed=seed, device=chosen(device))
     if state.json:
         show({"figure": name, "files": [str(path) for path in written]})

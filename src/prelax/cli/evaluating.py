@@ -197,7 +197,7 @@ def search(
 
     opened, target = Run.open(run), out or run
     target = target / "search.png" if target.is_dir() else target
-    with working():
+    with working(), waiting():
         gallery = dataset(opened, on, root) or whole(opened)
         split = split or ("all" if gallery.source == "folder" else "train")
         found, drawn = search(load(run, chosen(device)), gallery, pictures, target, k=k, split=split)
@@ -233,7 +233,8 @@ def embed(
     opened = Run.open(run)
     with working(), joined(device) as process:
         images, loaded = dataset(opened, on, root) or whole(opened), load(run, chosen(device, process))
-        result = embed(loaded, images, out, split=split, thumbnails=thumbnails, shared=process.world > 1)
+        with waiting("reading the images and making vectors of them", quiet=not process.writes):
+            result = embed(loaded, images, out, split=split, thumbnails=thumbnails, shared=process.world > 1)
     if not process.writes:
         return
     if state.json:

@@ -10,7 +10,7 @@ import typer
 
 from prelax.cli.evaluating import dataset
 from prelax.cli.options import Device, On, Root, RunFolder, chosen
-from prelax.cli.speech import Debug, Json, Quiet, Seed, points, say, show, working
+from prelax.cli.speech import Debug, Json, Quiet, Seed, points, say, show, waiting, working
 
 if TYPE_CHECKING:
     from prelax.config import DataSettings, Settings
@@ -62,7 +62,7 @@ def augmentations(
 
     opened = Run.open(run)
     target = out or run / "augmentations.png"
-    with working():
+    with working(), waiting("doing each augmentation to the images"):
         on_data = dataset(opened, on, root)
         own = [name for name in [opened.settings.method.relax] if ":" in name]  # MODULE:CLASS
         names = operation or [*every_name(channels_of(opened.settings, opened.load_backbone(), str(run))), *own]

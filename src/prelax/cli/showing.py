@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from prelax.cli.options import Device, chosen
-from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, working
+from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, waiting, working
 from prelax.cli.training import complete_key
 from prelax.errors import PrelaxError
 
@@ -32,7 +32,7 @@ def report(
     """
     from prelax.report import report as write
 
-    with working():
+    with working(), waiting("writing the page"):
         page = write(runs, out, points=points, seed=seed, device=chosen(device))
     if state.json:
         show({"page": str(page), "runs": [str(run) for run in runs]})

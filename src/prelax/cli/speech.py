@@ -117,11 +117,11 @@ def working() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def waiting(quiet: bool = False) -> Iterator[Callable[[str], None]]:
+def waiting(doing: str = "reading the images", quiet: bool = False) -> Iterator[Callable[[str], None]]:
     """Shows on a terminal what a command is at, until it is done; into a pipe, and with --quiet, nothing."""
     from rich.console import Console
 
-    with Console(stderr=True, quiet=quiet or state.quiet).status("reading the images") as line:
+    with Console(stderr=True, quiet=quiet or state.quiet).status(doing) as line:
         yield line.update
 
 

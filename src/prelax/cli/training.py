@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from prelax.cli.speech import Debug, Json, Quiet, Seed, complain, say, show, state, working
+from prelax.cli.speech import Debug, Json, Quiet, Seed, complain, say, show, state, waiting, working
 from prelax.errors import PrelaxError
 
 
@@ -60,7 +60,8 @@ def pretrain(
     [bold]prelax pretrain runs/NAME --resume[/bold] ·
     [bold]torchrun --nproc-per-node 2 -m prelax pretrain cifar10/prelax-all data.root=...[/bold]
     """
-    from prelax.config import FOUND, SUITED, left_open, resolve, to_yaml
+    from prelax.config import FOUND, SUITED, left_open, recipe_names, resolve, to_yaml
+    from prelax.run import Run
 
     changes = changes or []
     for word in changes:
@@ -71,9 +72,11 @@ def pretrain(
             raise PrelaxError(f"{recipe} is a run folder: add --resume to go on with it")
         settings, out = again(Path(recipe), changes, seed), out or Path(recipe)
     else:
-        settings = resolve(recipe, changes, seed)
         if resume and out is None:
+            if recipe not in recipe_names() and not os.path.isfile(recipe):
+                Run.open(recipe)  # says what is wrong with it
             raise PrelaxError("--resume needs the run folder: prelax pretrain RUN --resume")
+        settings = resolve(recipe, changes, seed)
     from prelax.check import check
 
     check(settings)
@@ -87,7 +90,7 @@ def pretrain(
     from prelax.train import pretrain as train
 
     began = time.perf_counter()
-    state.afterwards = f"; go on with `prelax pretrain {out} --resume`"
+    state.afterwards = f"; go on with `prelax pretrain {shlex.quote(str(out))} --resume`"
     with working():
         try:
             run = train(settings, out, resume=resume, progress=not quiet, say=say)
@@ -97,7 +100,7 @@ def pretrain(
             raise
     if int(os.environ.get("RANK", "0")) > 0:  # of several processes the first speaks
         return
-    folder = settings.data.source == "folder"
+    folder, named = settings.data.source == "folder", shlex.quote(str(run.path))
     with working():
         page = write_page(run, settings.train.device) if folder and not quiet else None
     last = run.metrics()[-1:]
@@ -115,13 +118,13 @@ def pretrain(
         show(result)
     elif folder:
         say(f"the run is in {run.path}, its backbone in {run.path / 'backbone.safetensors'}")
-        say(f"look at it: {page}" if page else f"look at it: prelax report {run.path}")
+        say(f"look at it: {page or f'prelax report {named}'}")
         say("next:")
         for command in next_commands(run):
             say(f"  {command}")
     else:
-        say(f"the run is in {run.path}; look at it with `prelax report {run.path}`, "
-            f"measure it with `prelax evaluate {run.path}`")  # fmt: skip
+        say(f"the run is in {run.path}; look at it with `prelax report {named}`, "
+            f"measure it with `prelax evaluate {named}`")  # fmt: skip
 
 
 def write_page(run: Any, device: str) -> Path | None:
@@ -132,11 +135,13 @@ def write_page(run: Any, device: str) -> Path | None:
 
     where = choose_device(device)
     if json.loads((run.path / "data.json").read_text(encoding="utf-8")).get("labelled"):
-        with contextlib.suppress(PrelaxError):  # one class, or too few held out: the page says it was not evaluated
+        # one class, or too few held out: the page says it was not evaluated
+        with contextlib.suppress(PrelaxError), waiting("measuring the images held out"):
             evaluate(run, ["knn"], device=where)
     note_held_out(run)
     try:
-        return report([run.path], device=where)
+        with waiting("writing the page"):
+            return report([run.path], device=where)
     except PrelaxError as error:
         complain(f"no page: {error}")
         return None

@@ -9,7 +9,7 @@ import typer
 
 from prelax.cli.evaluating import complete_protocol, dataset
 from prelax.cli.options import Device, chosen
-from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, working
+from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, waiting, working
 from prelax.errors import PrelaxError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def transfer(
     if name == "residual":
         raise PrelaxError("--protocol residual has no accuracy to make a table of; use `prelax probe-residual`")
     opened = [Run.open(run) for run in runs]
-    with working():
+    with working(), waiting("measuring"):
         matrix = transfer(opened, lambda run: targets(run, opened, on or []), name, chosen(device), seed)
     if out is not None:
         with writing(out), replacing(out) as temporary:

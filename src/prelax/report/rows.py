@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -120,7 +121,8 @@ def effects_rows(inputs: Sequence[Path | str]) -> list[Mapping[str, Any]]:
     for name in ("effects", "augmentations"):
         if name in evals:
             return list(evals[name]["rows"])
-    raise PrelaxError(f"{path} does not know what augmentations do to it; ask with `prelax augmentations {path}`")
+    ask = f"`prelax augmentations {shlex.quote(str(path))}`"
+    raise PrelaxError(f"{path} does not know what augmentations do to it; ask with {ask}")
 
 
 def read_rows(path: Path | str) -> list[Mapping[str, Any]]:
