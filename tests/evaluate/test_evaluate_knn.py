@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.neighbors import KNeighborsClassifier
 
+from prelax.config import EvaluateSettings
 from prelax.evaluate import knn
 from prelax.evaluate.knn import accuracy, knn_accuracy, knn_predict
 
@@ -48,6 +51,13 @@ def test_knn_agrees_with_scikit_learn():
     model.fit(x[:150], y[:150])
     ours = knn_predict(torch.tensor(x[:150]), torch.tensor(y[:150]), torch.tensor(x[150:]), k=15, temperature=0.1)
     np.testing.assert_array_equal(ours, model.predict(x[150:]))
+
+
+@pytest.mark.parametrize("function", [knn_predict, knn_accuracy])
+def test_what_is_not_said_is_as_in_the_paper(function):
+    said = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+    known = EvaluateSettings()
+    assert (said["k"], said["temperature"]) == (200, 0.1) == (known.knn_k, known.knn_temperature)
 
 
 def test_chunks_do_not_change_the_answer(monkeypatch):

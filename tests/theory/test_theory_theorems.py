@@ -124,6 +124,11 @@ def test_six_and_nine_breaks_the_order_of_theorem_2_though_the_assumption_holds(
     assert_holds_always(joint)
 
 
+def test_noisy_copy_is_flipped_a_quarter_of_the_time():
+    assert noisy_copy().table("x", "sv").tolist() == [[0.375, 0.125], [0.125, 0.375]]
+    assert np.array_equal(noisy_copy().table("x", "t"), np.eye(2) / 2)
+
+
 def test_noisy_copy_breaks_the_gap_equality_through_the_assumption_alone():
     one = theorem_1(noisy_copy(0.25))
     mv = one.learned["mv"]
@@ -192,8 +197,9 @@ def test_random_joints_repeat_with_their_seed_and_differ_without():
 def test_names_that_do_not_exist_are_refused():
     with pytest.raises(PrelaxError, match="unknown family"):
         random_joint("odd")
-    with pytest.raises(PrelaxError, match="at least one value"):
-        random_joint("tied", x=0)
+    for variable in ("x", "t", "sv", "sa"):
+        with pytest.raises(PrelaxError, match="at least one value"):
+            random_joint("tied", **{variable: 0})
     with pytest.raises(PrelaxError, match="unknown representation 'simclr'"):
         theorem_1(worked_example(), given={"simclr": [0] * 16})
     with pytest.raises(PrelaxError, match="blur"):
