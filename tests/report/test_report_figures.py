@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from prelax.errors import PrelaxError, PrelaxWarning
@@ -38,6 +40,20 @@ def test_dynamics_shows_every_run_by_name(run_folder: Callable[..., Run], tmp_pa
     assert "simsiam" in text
     assert "prelax-rot" in text
     assert "Residual norm" in text
+
+
+def test_a_residual_norm_that_hardly_moves_does_not_touch_the_frame(
+    run_folder: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, drawn = run_folder(tmp_path / "run"), []
+    lines = [{**line, "residual_norm": 1.13 - line["epoch"] / 1000} for line in run.metrics()]
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setattr(
+        figures, "figure", lambda *given: contextlib.nullcontext((drawn.append(Figure()) or drawn[-1], []))
+    )
+    figures.draw_dynamics([run], tmp_path / "dynamics")
+    axes = next(axes for axes in drawn[0].axes if axes.get_title() == "Residual norm")
+    assert axes.get_ylim() == pytest.approx((0.0, 1.08 * 1.129))
 
 
 def test_a_figure_drawn_twice_is_the_same_file(tmp_path: Path) -> None:

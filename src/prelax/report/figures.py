@@ -122,7 +122,7 @@ def draw_dynamics(runs: Runs, path: Path | str, called: Sequence[str] | None = N
             axes.set_ylabel(ylabel[key])
             axes.grid(axis="y")
             if key == "residual_norm":
-                axes.set_ylim(bottom=0)
+                axes.set_ylim(0, 1.08 * max(axes.dataLim.y1, 1e-3))  # flat curves too stay clear of the title
             if key == "knn" and (short := 2.0 - float(np.ptp(axes.get_ylim()))) > 0:  # a tenth of a point is no gap
                 low, high = axes.get_ylim()
                 axes.set_ylim(low - short / 2, high + short / 2)
