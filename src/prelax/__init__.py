@@ -3,6 +3,8 @@
 >>> import prelax
 >>> prelax.augment.preset("simsiam-32").specs[0].name
 'crop.y'
+>>> dir(prelax)[1:4]  # what the Tab key offers
+['augment', 'config', 'data']
 
 ``prelax.load(RUN)`` gives a trained backbone with its preprocessing. Parts are imported when they are first used:
 ``import prelax`` itself takes no time.
@@ -42,3 +44,7 @@ def __getattr__(name: str) -> Any:
     if name == "load":
         return importlib.import_module("prelax.loading").load
     raise AttributeError(f"module 'prelax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -215,7 +215,7 @@ def demo(
     """
     from prelax.demo import explain, run_demo, table
 
-    state.afterwards = "; `prelax demo` goes on from here"
+    state.afterwards = "; the same command goes on from here"
     with working():
         result = run_demo(out, seed=seed, epochs=epochs, progress=not (quiet or as_json))
     show(result, table(result), "The digits, learnt without labels")
