@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from prelax.cli import main
+from prelax.cli.training import next_commands
 from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.evaluate.relaxing import FEW
 from prelax.report import figures, report
@@ -123,6 +124,22 @@ def test_an_evaluation_is_proposed_only_where_it_can_work(
         assert f"It cannot be measured by its own images: {says}" in text
         assert re.findall(r"prelax evaluate \S+( \S+ \S+)", text) == [" --on FOLDER"]
     assert (main(["evaluate", str(run.path), "-p", "knn", "--quiet"]) == 0) == (says is None)
+
+
+def test_of_shards_alone_there_is_nothing_to_show_and_one_line_says_so(
+    run_folder: Callable[..., Run], tmp_path: Path
+) -> None:
+    data = ("data.source=folder", "data.shards=photos-{000..003}.tar")
+    run = run_folder(tmp_path / "run", epochs=2, pairs=data)
+    page = gather([without_results(run, labelled=None)], points=20)
+    assert len(page.left_out) == 1
+    assert "data.root=FOLDER beside data.shards names images to show" in page.left_out[0]
+    assert "by its own images: they are in shards, which are only trained on. Measure" in text_of(render(page))
+    (run.path / "data.json").write_text('{"shards": 4}')
+    assert next_commands(run)[0] == f"prelax evaluate {run.path} --on FOLDER"
+    beside = run_folder(tmp_path / "beside", epochs=2, pairs=(*data, f"data.root={tmp_path}"))
+    (beside.path / "data.json").write_text('{"shards": 4}')
+    assert next_commands(beside)[0] == f"prelax evaluate {beside.path}"
 
 
 # -- what augmentations do ---------------------------------------------------------------------------------------------

@@ -164,10 +164,11 @@ def next_commands(run: Any) -> list[str]:
     about = json.loads((run.path / "data.json").read_text(encoding="utf-8"))
     folder = shlex.quote(str(run.path))
     kind = "parquet" if importlib.util.find_spec("pyarrow") else "npz"
-    if "shards" in about:  # only trained on
+    if "shards" in about:  # only trained on; what is looked at is named, by data.root or later
+        on = "" if run.settings.data.root else " --on FOLDER"
         return [
-            f"prelax evaluate {folder} --on FOLDER",
-            f"prelax embed {folder} --on FOLDER -o {shlex.quote(str(run.path / f'vectors.{kind}'))}",
+            f"prelax evaluate {folder}{on}",
+            f"prelax embed {folder}{on} -o {shlex.quote(str(run.path / f'vectors.{kind}'))}",
         ]
     first = str(about["first"])  # as a log shows it: a name that is no text opens nothing
     picture = shlex.quote(first) if os.path.isfile(first) else "PICTURE"

@@ -35,6 +35,7 @@ __all__ = [
     "load",
     "load_splits",
     "load_training",
+    "only_shards",
     "order",
     "picked",
     "store_of",
@@ -89,7 +90,7 @@ def load(settings: DataSettings, split: str = "train", progress: Progress | None
         raise PrelaxError(f"no data source {settings.source!r}{nearest(settings.source, SOURCES)}")
     if split not in ("train", "test"):
         raise PrelaxError(f"no split {split!r}; valid: train, test")
-    if settings.shards is not None and settings.source == "folder" and settings.root is None:
+    if only_shards(settings):
         raise PrelaxError("the images are in shards (data.shards), which are only trained on; name others with --on")
     if settings.source == "folder":
         return load_folder(settings, split, progress)
@@ -99,6 +100,11 @@ def load(settings: DataSettings, split: str = "train", progress: Progress | None
     if split == "train" and settings.limit and settings.limit < len(whole):
         return subset(whole, order(0, 0, len(whole))[: settings.limit].sort().values)
     return whole
+
+
+def only_shards(settings: DataSettings) -> bool:
+    """Whether there is nothing but shards, which can be trained on and not looked at."""
+    return settings.shards is not None and settings.source == "folder" and settings.root is None
 
 
 def load_splits(settings: DataSettings, split: str = "all") -> dict[str, ImageSet]:

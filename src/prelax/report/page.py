@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import prelax
+from prelax.data import only_shards
 from prelax.errors import PrelaxError, PrelaxWarning, printable, readable
 from prelax.report import embedding
 from prelax.report.content import Album, Atlas, Page, Sprite, Word
@@ -90,6 +91,12 @@ def gather(
             f"Maps and views of {', '.join(called[PICTURED:])}: the first {PICTURED} runs have them."
         )
     for index, (run, name) in enumerate(zip(runs[:PICTURED], called[:PICTURED], strict=True)):
+        if only_shards(run.settings.data):
+            pictures.left_out.append(
+                f"The map and the views of {name}: its images are in shards, which are only trained on; "
+                "data.root=FOLDER beside data.shards names images to show."
+            )
+            continue
         if points:
             attempt("The map", name, partial(pictures.add_map, run, index), pictures.left_out)
         attempt("The views", name, partial(pictures.add_views, run, index), pictures.left_out)
@@ -154,6 +161,8 @@ class Pictures:
 
         if run.settings.data.source != "folder":
             return ""
+        if only_shards(run.settings.data):
+            return "they are in shards, which are only trained on"
         try:
             return obstacle(*(self.load(run, split)[1] for split in ("train", "test")))
         except NothingHeldOut:
