@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -93,6 +94,21 @@ def test_the_residual_is_the_difference_of_the_embeddings_of_the_recorded_views(
     assert got.r31[still].abs().max() < 1e-4
     assert got.r31[~still].abs().max() > 1e-2
     torch.testing.assert_close(got.h1[still], got.h3[still], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["raw", "normalised"])
+def test_a_residual_is_between_embeddings_and_none_between_views_alike(run, kind):
+    loaded = load(run.path)
+    plain = loaded.settings.augment.model_copy(update={"preset": "none"})
+    method = loaded.settings.method.model_copy(update={"residual": kind})
+    loaded = replace(loaded, settings=loaded.settings.model_copy(update={"augment": plain, "method": method}))
+    images = torch.randint(0, 256, (9, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    got = ask(loaded, loaded.encoder(), images, seed=5)
+    z1, z3 = (loaded.encoder().eval().projector(h) for h in (got.h1, got.h3))
+    if kind == "normalised":
+        z1, z3 = (z / z.norm(dim=1, keepdim=True) for z in (z1, z3))
+    torch.testing.assert_close(got.r31, z3 - z1, atol=1e-5, rtol=1e-4)
+    assert got.r12.abs().max() < 1e-4
 
 
 def test_what_is_done_moves_features_less_than_another_image_and_the_backbone_is_not_moved(run):
