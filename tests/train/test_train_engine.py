@@ -55,6 +55,14 @@ def test_a_state_is_taken_back_by_another_number_of_processes(before: int, after
     assert len(other.last_z) == 32 // after
 
 
+@pytest.mark.parametrize(("process", "own"), [(Process(0, 2), 1.0), (Process(1, 2), 3.0), (Process(0, 1), 2.0)])
+def test_each_process_goes_on_with_what_it_had_measured(process: Process, own: float) -> None:
+    settings = tiny()
+    engine = Engine(settings, load_training(settings.data), CPU, process)
+    engine.load({**engine.state(), "sums": {"loss": torch.tensor([1.0, 3.0])}})  # of two processes
+    assert engine.sums["loss"].item() == own
+
+
 KINDS = ("fused", "capturable", "foreach")
 
 

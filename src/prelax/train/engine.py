@@ -331,31 +331,24 @@ class Engine:
 
     def measurements(self, steps: int) -> dict[str, float]:
         """Means over the epoch's steps, and the effective rank of the last batch; waits for the device."""
-        self.share_sums()
-        names = sorted(self.sums)
-        values = torch.stack([self.sums[name] for name in names]) / max(steps, 1)
-        found = dict(zip(names, values.tolist(), strict=True))
+        found = dict(zip(sorted(self.sums), (self._sums_of_all().mean(0) / max(steps, 1)).tolist(), strict=True))
         assert self.last_z is not None
         found["effective_rank"] = effective_rank(rows_of_processes(self.last_z))
         if (share := silent_channels(self.objective.network.backbone)) is not None:
             found["silent_channels"] = share
         return found
 
-    def share_sums(self) -> None:
-        """What has been measured of an epoch becomes its mean over all processes, in each of them."""
-        if grouped() and self.sums:
-            names = sorted(self.sums)
-            values = torch.stack([self.sums[name] for name in names])
-            torch.distributed.all_reduce(values)
-            for name, value in zip(names, values / self.process.world, strict=True):
-                self.sums[name].copy_(value)  # in place: a captured step adds to these very tensors
+    def _sums_of_all(self) -> Tensor:
+        """What every process has measured of an epoch, by name."""
+        values = [self.sums[name] for name in sorted(self.sums)]
+        return rows_of_processes(torch.stack(values)[None] if values else self.ids.new_empty(1, 0))  # processes x names
 
     def state(self) -> dict[str, Any]:
-        """Everything that training changes."""
+        """Everything that training changes, in all processes: all of them ask for it."""
         return {
             "network": self.objective.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "sums": {name: value.clone() for name, value in self.sums.items()},
+            "sums": dict(zip(sorted(self.sums), self._sums_of_all().T.clone(), strict=True)),
             "last_z": self.last_z,
         }
 
@@ -370,13 +363,17 @@ class Engine:
             raise PrelaxError("the checkpoint holds no network") from None
         try:
             load_optimizer(self.optimizer, state["optimizer"])
-            self.sums = {name: value.to(self.device) for name, value in state["sums"].items()}
+            self.sums = {name: self._own(value.to(self.device).view(-1)) for name, value in state["sums"].items()}
             last_z = state["last_z"].to(self.device) if state["last_z"] is not None else None
             # Of another number of processes it has other rows: the next step makes it anew.
             self.last_z = last_z if last_z is not None and len(last_z) == len(self.ids) else None
         except (TypeError, AttributeError, KeyError, ValueError, RuntimeError) as error:
             said = (str(error).splitlines() or [""])[0]
             raise PrelaxError(f"the checkpoint is not of this training ({type(error).__name__}: {said})") from None
+
+    def _own(self, sums: Tensor) -> Tensor:
+        """This process's part of a sum; their mean where there were more processes, or fewer."""
+        return (sums[self.process.rank] if len(sums) == self.process.world else sums.mean()).clone()
 
 
 def effective_rank(z: Tensor) -> float:

@@ -165,8 +165,7 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
             try:
                 step = engine.run_epoch(epoch + 1, first, after_step)
             except Unread as error:
-                engine.share_sums()
-                if process.writes and epoch + engine.taken > 0:
+                if epoch + engine.taken > 0:
                     save(run, engine, epoch, engine.taken)
                 wait_for_all(process)  # one that ended now would have torchrun end the one that writes
                 if interrupted():  # the signal ended the processes that decode, too
@@ -177,9 +176,7 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
                 again = f"`prelax pretrain {shlex.quote(str(run.path))} --resume` goes on from {where}"
                 raise PrelaxError(f"{error}; {again}") from None
             if step < engine.steps:
-                engine.share_sums()
-                if process.writes:
-                    save(run, engine, epoch, step)
+                save(run, engine, epoch, step)
                 raise KeyboardInterrupt
             found = engine.measurements(engine.steps)
             epoch, step = epoch + 1, 0
@@ -199,8 +196,9 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
                 for broken in engine.store.new_broken() if isinstance(engine.store, ShardStore) else ():
                     run.log(f"skipped {broken}")
                 run.log_metrics(line)
-                if problem is None and (epoch % settings.train.checkpoint_every == 0 or epoch == epochs):
-                    save(run, engine, epoch, 0)
+            if problem is None and (epoch % settings.train.checkpoint_every == 0 or epoch == epochs):
+                save(run, engine, epoch, 0)
+            if process.writes:
                 watch(line)
                 bar.epoch(line)
             if problem is not None:
@@ -208,8 +206,7 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
                     f"stopped after epoch {epoch}: {problem} The last good checkpoint in {run.path} stays."
                 )
             if any_of(process, interrupted()) and epoch < epochs:
-                if process.writes:
-                    save(run, engine, epoch, 0)
+                save(run, engine, epoch, 0)
                 raise KeyboardInterrupt
     if process.writes:
         if run.unfinished:
@@ -240,7 +237,10 @@ def restore(run: Run, engine: Engine) -> tuple[int, int]:
 
 
 def save(run: Run, engine: Engine, epoch: int, step: int) -> None:
-    run.save_checkpoint({"epoch": epoch, "step": step, **engine.state()})
+    """A checkpoint with what every process has to tell; one of them writes it."""
+    state = {"epoch": epoch, "step": step, **engine.state()}
+    if engine.process.writes:
+        run.save_checkpoint(state)
 
 
 def trouble(lines: list[dict[str, Any]], settings: Settings, batch: int) -> str | None:
