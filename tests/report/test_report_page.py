@@ -255,3 +255,9 @@ def test_curves_are_told_by_the_names_of_their_runs(run_folder: Callable[..., Ru
 def test_a_map_of_some_images_says_of_how_many(run_folder: Callable[..., Run], tmp_path: Path) -> None:
     run = run_folder(tmp_path / "run", epochs=2)
     assert "12 of 500 images shown" in " ".join(read(report([run.path], points=12)).text)
+
+
+def test_a_run_that_is_named_twice_is_shown_once(run_folder: Callable[..., Run], tmp_path: Path) -> None:
+    one, two = (run_folder(tmp_path / name, epochs=2) for name in ("one", "two"))
+    page = report([one, tmp_path / "two", two.path / ".." / "one"], tmp_path / "page.html", points=0)
+    assert "<title>one and two" in page.read_text()

@@ -35,7 +35,7 @@ ELSEWHERE = {"download", "cache", "store", "workers", "limit"}
 
 
 def report(
-    runs: Sequence[Path | str],
+    runs: Sequence[Run | Path | str],
     out: Path | str | None = None,
     *,
     points: int = 2000,
@@ -46,7 +46,7 @@ def report(
     """One HTML file about one or several runs, which opens from disk with no network; its path.
 
     Args:
-        runs: run folders.
+        runs: run folders; one that is named twice is shown once.
         out: where to write; by default ``report.html`` in the first run's folder.
         points: images of the map, at most; 0 leaves the map out.
         seed: of the sample and of t-SNE.
@@ -55,7 +55,10 @@ def report(
     """
     if not runs:
         raise PrelaxError("no run to report on; give one or more run folders")
-    opened = [Run.open(path) for path in runs]
+    opened = [run if isinstance(run, Run) else Run.open(run) for run in runs]
+    if called is None:
+        places = [run.path.resolve() for run in opened]
+        opened = [run for index, run in enumerate(opened) if places[index] not in places[:index]]
     page = gather(opened, points=points, seed=seed, device=device, called=called)
     target = Path(out) if out is not None else opened[0].path / "report.html"
     if target.is_dir():
