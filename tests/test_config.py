@@ -242,8 +242,8 @@ def test_the_tuned_recipes_are_the_runs_in_the_results() -> None:
     pairs = {"simsiam": "simsiam", "prelax-std": "std-low", "prelax-rot": "rot", "prelax-all": "all-low"}
     runs = {recipe: (f"12-weight/weight-{run}", short) for recipe, run in pairs.items()}
     runs["prelax-turns"] = ("07-eight-hundred/eight-turns", ["train.knn_every=100", "train.checkpoint_every=100"])
-    for recipe, (run, given) in runs.items():
-        settings = resolve(f"cifar10/{recipe}-tuned", given).model_dump(mode="json")
+    for recipe, (run, changes) in runs.items():
+        settings = resolve(f"cifar10/{recipe}-tuned", changes).model_dump(mode="json")
         written = yaml.safe_load((raw / run / "config.yaml").read_text())
         parts = ("model", "method", "train", "augment")
         measured = validate({part: written[part] for part in parts}).model_dump(mode="json")  # later ones by default
