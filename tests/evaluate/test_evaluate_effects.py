@@ -189,10 +189,27 @@ def test_what_costs_most_is_relaxed_first_and_what_costs_nothing_is_kept():
     assert "50.0 points" in found[0]["why"]
 
 
+@pytest.mark.parametrize(("labels", "harmful", "harmless"), [(True, 5.0, 1.0), (False, 30.0, 10.0)])
+def test_advice_goes_by_points_or_without_labels_by_the_way_to_another_image(labels, harmful, harmless):
+    def said(strength, moved=20):
+        told = row("crop", strength, moved) if labels else row("crop", None, strength)
+        return candidates({"rows": [told]})[0]["advice"]
+
+    assert [said(harmful), said(harmful - 0.01), said(harmless + 0.01), said(harmless)] == [
+        "relax",
+        "try",
+        "try",
+        "keep",
+    ]
+    if labels:
+        assert [said(50, 99.9), said(50, 100.0), said(4, 130)] == ["relax", "strong", "try"]
+
+
 def test_the_sentence_says_what_the_run_was_trained_to_do():
     told = candidates({"rows": [row("crop", 20, 30, trained_with=True), row("rotation", 50, 60, relaxed=True)]})
     assert told[0]["why"].endswith("this run relaxes it")
     assert "trained to ignore it" in told[1]["why"]
+    assert "this run relaxes it" not in told[1]["why"]
 
 
 def test_the_sentence_has_a_beginning_when_accuracy_is_not_used():

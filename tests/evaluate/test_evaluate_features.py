@@ -7,6 +7,7 @@ from torch import nn
 from prelax.errors import PrelaxError
 from prelax.evaluate.features import extract, fingerprint, fold_norms, frozen
 from prelax.export import plain_norms
+from prelax.nets import backbone
 
 
 def test_features_are_those_of_the_backbone_in_eval_mode_whatever_the_batch(tiny, pixels, preprocess):
@@ -76,6 +77,15 @@ def test_folded_norms_give_the_same_features(tiny, pixels, preprocess):
         torch.testing.assert_close(folded(preprocess(pixels)), tiny(preprocess(pixels)), rtol=1e-4, atol=1e-4)
 
 
+def test_norms_that_keep_views_apart_are_folded_too(pixels, preprocess):
+    net, x = backbone("resnet8"), preprocess(pixels)
+    net.train()(x)
+    folded = fold_norms(net)
+    assert not any(isinstance(part, nn.BatchNorm2d) for part in folded.modules())
+    with torch.no_grad():
+        torch.testing.assert_close(folded(x), net.eval()(x), rtol=1e-4, atol=1e-4)
+
+
 def test_a_backbone_that_cannot_be_traced_is_used_as_it_is(pixels, preprocess):
     class Branching(nn.Module):
         def __init__(self) -> None:
@@ -121,4 +131,6 @@ def test_a_backbone_of_one_size_is_used_as_it_is(pixels, preprocess):
 
     net = nn.Sequential(Picky(1, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     x = torch.rand(2, 1, 16, 16)
-    torch.testing.assert_close(fold_norms(net)(x), net(x))
+    found = fold_norms(net)
+    assert isinstance(found, nn.Sequential)  # not a folded one, which nobody could compare with it
+    torch.testing.assert_close(found(x), net(x))
