@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,11 @@ from prelax.config import DataSettings
 from prelax.data import ImageSet
 from prelax.data import load as load_data
 from prelax.errors import PrelaxError
+from prelax.evaluate import subject
 from prelax.evaluate.labels import unseen_by_name
 from prelax.evaluate.protocols import evaluate
 from prelax.evaluate.subject import pretraining_names
+from prelax.loading import load
 from prelax.run import Run
 
 
@@ -111,3 +114,23 @@ def test_photos_that_two_published_sets_share_are_known_by_name(tmp_path: Path) 
     assert (dropped, kept.paths) == (1, paths[1:])
     with pytest.raises(PrelaxError, match="2 of the 3 test images"):
         unseen_by_name(test, {"n01440764_10", "ILSVRC2012_val_9"})
+
+
+def test_a_backbone_of_imagenet_is_not_judged_by_imagenettes_photos_that_it_saw(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train" / "n0").mkdir(parents=True)
+    for row in (2, 5, 999):
+        (tmp_path / "train" / "n0" / f"n0_{row}.JPEG").touch()
+
+    def nette(settings: DataSettings, split: str) -> ImageSet:
+        images = load_data(DataSettings(), split)
+        return replace(images, paths=[f"val/n0/n0_{row}.JPEG" for row in range(len(images))])
+
+    monkeypatch.setattr(subject, "load", nette)
+    loaded = load(run.path)
+    imagenet = loaded.settings.model_copy(update={"data": DataSettings(source="imagenet", root=tmp_path)})
+    judged = subject.subject(replace(loaded, settings=imagenet), DataSettings(source="imagenette"))
+    assert judged.dropped == 2
+    assert len(judged.test) == len(load_data(DataSettings(), "test")) - 2
+    assert not {"val/n0/n0_2.JPEG", "val/n0/n0_5.JPEG"} & set(judged.test.paths)

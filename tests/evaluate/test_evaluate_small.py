@@ -124,3 +124,13 @@ def test_a_floor_is_settled_as_it_is_asked_without_dropout():
         wanted = torch.stack([net[0](batch).var(0) for batch in batches]).mean(0)
     torch.testing.assert_close(norm.running_var, wanted)
     assert not any(part.training for part in net.modules())
+
+
+def test_features_of_a_few_images_are_not_computed_again(judged):
+    for split in ("train", "test"):
+        judged.features(split)
+    part = judged.only(torch.tensor([3, 1, 4]))
+    assert torch.equal(part.kept["train"], judged.kept["train"][[3, 1, 4]])
+    assert part.kept["test"] is judged.kept["test"]
+    assert not any(name.startswith("crops") for name in part.kept)
+    assert torch.equal(part.labels("train"), judged.labels("train")[[3, 1, 4]])
