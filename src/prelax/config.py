@@ -84,6 +84,7 @@ class MethodSettings(Section):
     beta: float = Field(1.0, ge=0.0, le=1e4, description="weight of the similarity constraint")
     gamma: float = Field(0.1, ge=0.0, le=1e4, description="weight of the predictive loss PL")
     gamma2: float | None = Field(None, ge=0.0, le=1e4, description="the same for the relaxed view's PL; default gamma")
+    gamma_end: float = Field(1.0, ge=0.0, le=1.0, description="share of gamma, gamma2 left at the end; falls by cosine")
     eta: float = Field(0.5, ge=0.0, le=1e4, description="margin: mismatch that costs nothing")
     relax: str = Field("rotation", description="the third view: of `prelax list augmentations`, or MODULE:CLASS")
     residual: Literal["raw", "normalised"] = Field("raw", description="difference of embeddings, or of unit embeddings")
@@ -98,9 +99,7 @@ class MethodSettings(Section):
         "same",
         description="RotPL reads z3 - z1 (the paper's letter), z3 - z2 (another crop, other colours), or z3 alone",
     )
-    std_anchor: Literal["other", "none"] = Field(
-        "other", description="PL reads z1 - z2 (the paper's letter), or z1 alone"
-    )
+    std_anchor: Literal["other", "none"] = Field("other", description="PL reads z1 - z2 (the letter), or z1 alone")
     pl_reads: Literal["embedding", "backbone"] = Field(
         "embedding", description="PL and RotPL read the residual of embeddings z (the paper's letter) or of features h"
     )

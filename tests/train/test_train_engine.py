@@ -1,7 +1,9 @@
 """What an engine takes back, and what it refuses before a run folder is there."""
 
+import copy
 import importlib
 import json
+import math
 import os
 import warnings
 from pathlib import Path
@@ -102,6 +104,23 @@ def test_a_run_begun_on_cuda_goes_on_with_a_rate_that_changes() -> None:
     assert all(isinstance(group["lr"], float) for group in other.optimizer.param_groups)
     other.run_epoch(2, 0, lambda done: False)
     assert other.optimizer.param_groups[0]["lr"] == pytest.approx(other.rates[2 * other.steps - 1])
+
+
+def test_the_pretexts_fade_step_by_step_and_a_resumed_run_knows_how_far() -> None:
+    settings = tiny("train.epochs=3", "method.gamma_end=0")
+    images = load_training(settings.data)
+    engine = Engine(settings, images, CPU, Process())
+    seen: list[float] = []
+    engine.run_epoch(1, 0, lambda done: bool(seen.append(engine.objective.share.item())))
+    engine.run_epoch(2, 0, lambda done: bool(seen.append(engine.objective.share.item())))
+    assert seen == pytest.approx([0.5 * (1 + math.cos(math.pi * step / 5)) for step in range(4)])
+    other = Engine(settings, images, CPU, Process())
+    other.load(copy.deepcopy(engine.state()))
+    for one in (engine, other):
+        one.run_epoch(3, 0, lambda done: False)
+        assert one.objective.share.item() == 0.0
+    ours, theirs = engine.network.state_dict(), other.network.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_the_chosen_gpu_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:

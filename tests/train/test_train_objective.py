@@ -192,6 +192,23 @@ def test_prelax_turns_trains_on_every_base_from_every_copy(base: str, norm: str)
     assert (given.small.grad.unflatten(0, (4, 8)).abs().sum((1, 2, 3, 4)) > 0).all()
 
 
+def weighted(seen: dict[str, torch.Tensor], share: float) -> float:
+    """Prelax-all's printed sum on SimSiam's scale, with a share of the pretexts' weights."""
+    part = {name.removeprefix("loss/"): value.item() for name, value in seen.items() if name.startswith("loss/")}
+    pretexts = 0.3 * part["pl"] + 0.4 * part["rotpl"]
+    return ((part["r2s"] + part["r3s"]) / 2 + share * pretexts + 2 * part["sim"]) / 4
+
+
+@pytest.mark.parametrize(("end", "used"), [(0.0, 0.25), (0.5, 0.25), (1.0, 1.0)])
+def test_the_pretexts_have_the_share_of_their_weights_that_the_engine_says(end: float, used: float) -> None:
+    net = objective(name="prelax-all", gamma=0.6, gamma2=0.8, gamma_end=end)
+    net.share.fill_(0.25)
+    loss, seen = net(views(3))
+    assert loss.item() == pytest.approx(weighted(seen, used), rel=1e-5)
+    assert loss.item() != pytest.approx(weighted(seen, 1.25 - used), rel=1e-3)
+    assert "share" not in net.state_dict()
+
+
 def reached(**method: object) -> list[bool]:
     """Which views' features the gradient of a method's loss reaches."""
     net = objective(**method)

@@ -9,7 +9,7 @@ from torch import nn
 
 from prelax.config import TrainSettings
 from prelax.train import LARS, lr_schedule, tau_schedule
-from prelax.train.optim import constant_after_warmup, groups, optimizer, peak_lr
+from prelax.train.optim import constant_after_warmup, groups, optimizer, peak_lr, share_schedule
 
 
 def test_lars_equals_a_numpy_reference_for_several_steps() -> None:
@@ -64,6 +64,16 @@ def test_tau_rises_to_one() -> None:
     assert taus[50] == pytest.approx(0.998)
     assert all(a < b for a, b in itertools.pairwise(taus))
     assert taus[-1] == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("end", [0.0, 0.25, 1.0])
+def test_the_pretexts_share_falls_to_its_end(end: float) -> None:
+    shares = share_schedule(end, 101)
+    assert shares[0] == 1.0
+    assert shares[50] == pytest.approx((1 + end) / 2)
+    assert shares[-1] == end
+    assert all(a > b or end == 1.0 for a, b in itertools.pairwise(shares))
+    assert share_schedule(end, 1) == [1.0]
 
 
 class Two(nn.Module):

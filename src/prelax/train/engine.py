@@ -26,7 +26,7 @@ from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.nets.norm import prepare_to_compile, silent_channels
 from prelax.train.devices import precision
 from prelax.train.norms import synchronise
-from prelax.train.optim import constant_after_warmup, load_optimizer, lr_schedule, optimizer, tau_schedule
+from prelax.train.optim import load_optimizer, optimizer, schedules
 from prelax.train.processes import Process, any_of, next_of_all
 from prelax.train.refuse import batch_of, check_labels, check_sides
 from prelax.train.step import Objective
@@ -71,8 +71,8 @@ class Engine:
         self.walk = images.walk
         self.labels = images.labels.to(device) if images.labels is not None else None
         self.optimizer = optimizer(self.objective.network, train, device)
-        self.rates = lr_schedule(train, self.steps)
-        self.taus = tau_schedule(settings.method.tau, train.epochs * self.steps)
+        self.schedules = schedules(settings, self.steps)
+        self.rates = self.schedules["lr"]
         self.sums: dict[str, Tensor] = {}
         self.last_z: Tensor | None = None
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -126,8 +126,7 @@ class Engine:
         self.keys = self.maker.keys(1).to(self.device)
         self.tau = torch.tensor(self.settings.method.tau, device=self.device)
         self.pixels: Tensor | None = None
-        schedules = {"lr": self.rates, "constant": constant_after_warmup(self.rates), "tau": self.taus}
-        self.tables = {name: torch.tensor(s, dtype=torch.float64).to(self.device) for name, s in schedules.items()}
+        self.tables = {name: torch.tensor(s, dtype=torch.float64).to(self.device) for name, s in self.schedules.items()}
 
     def _synchronise_norms(self) -> list[str]:
         """BatchNorm over all processes in any backbone; the names of what cannot be, which is said once."""
@@ -180,7 +179,7 @@ class Engine:
         return key >> 1  # torch takes 63 bits
 
     def set_rates(self, step: int) -> None:
-        """The learning rate and the target's decay of a step of the run."""
+        """The learning rate, the target's decay and the pretexts' share of their weights at a step of the run."""
         for group in self.optimizer.param_groups:
             table = self.tables["constant" if group["constant"] else "lr"]
             if isinstance(group["lr"], Tensor):
@@ -188,6 +187,7 @@ class Engine:
             else:
                 group["lr"] = float(table[step])
         self.tau.copy_(self.tables["tau"][step])
+        self.objective.share.copy_(self.tables["share"][step])
 
     def take_step(self) -> None:
         """One step of training, replayed if it was captured. What will not compile, or be captured, runs plainly."""

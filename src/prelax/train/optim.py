@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prelax.config import TrainSettings
+from prelax.config import Settings, TrainSettings
 
 
 class LARS(torch.optim.Optimizer):
@@ -125,6 +125,27 @@ def constant_after_warmup(rates: list[float]) -> list[float]:
     return rates[:top] + [rates[top]] * (len(rates) - top)
 
 
+def share_schedule(end: float, total: int) -> list[float]:
+    """What is left of the pretexts' weights at every step: from 1 to ``end`` by cosine.
+
+    >>> share_schedule(0.0, 3)
+    [1.0, 0.5, 0.0]
+    """
+    last = max(total - 1, 1)
+    return [round(end + (1.0 - end) * 0.5 * (1.0 + math.cos(math.pi * step / last)), 12) for step in range(total)]
+
+
 def tau_schedule(tau: float, total: int) -> list[float]:
     """BYOL's decay of the target at every step: from ``tau`` to 1 by cosine."""
     return [1 - (1 - tau) * (math.cos(math.pi * step / max(total, 1)) + 1) / 2 for step in range(total)]
+
+
+def schedules(settings: Settings, steps_per_epoch: int) -> dict[str, list[float]]:
+    """Everything that changes from step to step of a run."""
+    rates, method = lr_schedule(settings.train, steps_per_epoch), settings.method
+    return {
+        "lr": rates,
+        "constant": constant_after_warmup(rates),
+        "tau": tau_schedule(method.tau, len(rates)),
+        "share": share_schedule(method.gamma_end, len(rates)),
+    }

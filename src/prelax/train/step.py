@@ -64,6 +64,8 @@ class Objective(nn.Module):
         self.base = base_of(settings.method)
         self.terms = [term for term in terms_of(settings.method) if term.weight(settings.method) > 0]
         self.scale = loss_scale(settings.method)
+        self.share: Tensor  # what is left of the pretexts' weights; the engine writes it
+        self.register_buffer("share", torch.ones(()), persistent=False)
         reduction = settings.method.pl_reduction
         differences = [_difference(spec) for spec in specs]
         label = [Target("label", "categorical", classes=max(classes, 1))]
@@ -133,7 +135,10 @@ class Objective(nn.Module):
                 loss = self.pretext(term, h, z, drawn, relaxed, labels)
             else:
                 loss = self.alignment(term, z, t, g)
-            total = total + self.scale * term.weight(self.settings) * loss
+            weight: float | Tensor = self.scale * term.weight(self.settings)
+            if self.settings.gamma_end < 1 and term.coefficient in ("gamma", "gamma2"):
+                weight = weight * self.share
+            total = total + weight * loss
             key = f"loss/{term.name}"
             # A term in two directions is shown as their mean.
             share = sum(other.name == term.name for other in self.terms)
