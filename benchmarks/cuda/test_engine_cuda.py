@@ -66,6 +66,17 @@ def test_a_method_with_small_views_is_captured_and_gives_the_losses_of_the_plain
             assert b[key] == pytest.approx(a[key], abs=near), (step, key)
 
 
+def test_pretexts_fade_in_a_captured_step_as_their_schedule_says() -> None:
+    engine, found = losses("method.gamma=2", "method.gamma_end=0", "train.epochs=2")
+    assert engine.graph is not None
+    shares = engine.schedules["share"][:STEPS]
+    assert shares[-1] < 0.2
+    for share, seen in zip(shares, found, strict=True):
+        part = {name.removeprefix("loss/"): value for name, value in seen.items()}
+        printed = (part["r2s"] + part["r3s"]) / 2 + share * (part["pl"] + part["rotpl"]) + 2 * part["sim"]
+        assert seen["loss"] == pytest.approx(printed / 4, rel=1e-3)
+
+
 class Asking(nn.Module):
     """A backbone that asks the device something, which no graph can hold."""
 
