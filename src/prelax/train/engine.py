@@ -71,7 +71,7 @@ class Engine:
         self.walk = images.walk
         self.labels = images.labels.to(device) if images.labels is not None else None
         self.optimizer = optimizer(self.objective.network, train, device)
-        self.schedules = schedules(settings, self.steps)
+        self.schedules = schedules(settings.method, train, self.steps)
         self.rates = self.schedules["lr"]
         self.sums: dict[str, Tensor] = {}
         self.last_z: Tensor | None = None

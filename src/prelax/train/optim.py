@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prelax.config import Settings, TrainSettings
+from prelax.config import MethodSettings, TrainSettings
 
 
 class LARS(torch.optim.Optimizer):
@@ -140,9 +140,9 @@ def tau_schedule(tau: float, total: int) -> list[float]:
     return [1 - (1 - tau) * (math.cos(math.pi * step / max(total, 1)) + 1) / 2 for step in range(total)]
 
 
-def schedules(settings: Settings, steps_per_epoch: int) -> dict[str, list[float]]:
-    """Everything that changes from step to step of a run."""
-    rates, method = lr_schedule(settings.train, steps_per_epoch), settings.method
+def schedules(method: MethodSettings, train: TrainSettings, steps: int) -> dict[str, list[float]]:
+    """Everything that changes from step to step of a run. ``steps`` are those of an epoch."""
+    rates = lr_schedule(train, steps)
     return {
         "lr": rates,
         "constant": constant_after_warmup(rates),
