@@ -2,7 +2,7 @@
 
 Four networks are compared on the handwritten digits that ship with scikit-learn: random weights, SimSiam, SimSiam that
 also has to ignore rotation, and Prelax, which sees the same rotations but may answer to them with a residual. Every
-figure is measured in the run that prints it.
+figure was measured in the run folder it is shown for.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prelax.config import resolve
 from prelax.errors import PrelaxError
+
+if TYPE_CHECKING:
+    from prelax.run import Run
 
 ROWS = {  # label: recipe
     "SimSiam": "digits/simsiam",
@@ -35,10 +38,9 @@ def run_demo(
 ) -> dict[str, Any]:
     """Trains and measures the rows, writes the page and ``demo.json``, and gives what was measured.
 
-    A row that is finished in ``out`` is not trained again; one that was stopped goes on.
+    A row that is finished in ``out`` is neither trained nor measured again; one that was stopped goes on.
     """
     from prelax.check import check
-    from prelax.evaluate.protocols import evaluate
     from prelax.report import report
     from prelax.reproduce import run_name, train_or_skip
     from prelax.run import Run
@@ -55,7 +57,7 @@ def run_demo(
             print(f"{label}: {settings.train.epochs} epochs", flush=True)
         with one_thread():
             train_or_skip(settings, folder, progress, lambda line: print(line) if progress else None)
-            found = {result["protocol"]: result for result in evaluate(Run.open(folder), PROTOCOLS, seed=seed)}
+            found = measured(Run.open(folder), seed)
         if not rows:
             rows.append(floor(found))
         rows.append(row(label, found, Run.open(folder).metrics()[-1], folder))
@@ -70,6 +72,20 @@ def run_demo(
     with writing(out):
         write_whole(out / "demo.json", json.dumps(result, indent=1) + "\n")
     return result
+
+
+def measured(run: Run, seed: int) -> dict[str, dict[str, Any]]:
+    """The evaluations of a finished run by protocol; only those that are missing are made."""
+    from prelax.evaluate.protocols import PROBES, evaluate, made_as_now
+
+    known = {
+        name: found
+        for name, found in run.evals().items()
+        if (made_as_now(found, run.settings.evaluate, seed) if name in PROBES else found.get("seeds") == [seed])
+    }
+    missing = [name for name in PROTOCOLS if name not in known]
+    made = evaluate(run, missing, seed=seed) if missing else []
+    return known | {result["protocol"]: result for result in made}
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from prelax.augment import operation, presets
 from prelax.config import resolve
 from prelax.evaluate import evaluate, residual
 from prelax.evaluate.features import fingerprint
-from prelax.evaluate.residual import ask, ask_often, moved, probe_residual, read_off, relaxed_operation
+from prelax.evaluate.residual import ask, ask_often, moved, probe_residual, read_numbers, read_off, relaxed_operation
 from prelax.loading import load, views_of
 from prelax.record import Target
 
@@ -41,20 +41,31 @@ def test_a_number_is_told_as_the_share_of_its_variance():
     assert told["floor"] == 0
 
 
+def test_numbers_told_together_are_told_as_each_alone():
+    x, drawn = noise(500), noise(500, 3, seed=3)
+    drawn[:, 0] += 2 * x[:, 2]  # plain to see, a little, and not at all
+    drawn[:, 1] += 0.3 * x[:, 1]
+    together = read_numbers(x[:400], drawn[:400], x[400:], drawn[400:], 200)
+    alone = [read_off(x[:400], column[:400], x[400:], column[400:], AREA, 200) for column in drawn.T]
+    assert together == alone
+    assert len({told["l2"] for told in together}) > 1  # each by a strength of its own
+    assert together[0]["r2"] > together[1]["r2"] > together[2]["r2"]
+
+
 def test_the_floor_of_a_yes_or_no_is_the_more_frequent_answer():
     answer = (torch.arange(200) % 5 == 0).float()  # a fifth are yes
     told = read_off(noise(150), answer[:150], noise(50, seed=1), answer[150:], FLIP)
     assert told["floor"] == 80
 
 
-def test_draws_of_one_image_never_sit_on_both_sides_when_the_strength_is_chosen(monkeypatch):
+@pytest.mark.parametrize(("target", "fit", "outputs"), [(ANGLE, "fit_logistic", 4), (AREA, "fit_ridge", 1)])
+def test_draws_of_one_image_never_sit_on_both_sides_when_the_strength_is_chosen(target, fit, outputs, monkeypatch):
     seen = []
-    monkeypatch.setattr(
-        residual, "_fit", lambda x, *rest: seen.append(x[:, 0]) or (lambda rows: torch.zeros(len(rows), 4))
-    )
+    blind = lambda rows: torch.zeros(len(rows), outputs)  # noqa: E731
+    monkeypatch.setattr(residual, fit, lambda x, *rest, **more: seen.append(x[:, 0]) or blind)
     image = torch.arange(20).repeat(5).float()  # 5 draws of 20 images
-    x, truth = torch.stack([image, image], 1), torch.arange(100) % 4
-    read_off(x, truth, x, truth, ANGLE, images=20)
+    x, truth = torch.stack([image, image], 1), (torch.arange(100) % 4).float()
+    read_off(x, truth, x, truth, target, images=20)
     chosen_on = [set(rows.tolist()) for rows in seen[:-1]]  # the last fit is on all of them
     assert all(part == set(range(4, 20)) for part in chosen_on)
     assert set(seen[-1].tolist()) == set(range(20))
