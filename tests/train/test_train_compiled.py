@@ -50,8 +50,8 @@ def losses(folder: Path) -> list[list[float]]:
 def test_two_compiled_processes_give_the_losses_of_one_that_is_not(name: str, end: float, tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text(WORKER)
     launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    # Of some seeds a ReLU near 0 turns the last digit of a sum into the third of a loss within six steps (in float64 all
-    # agree); not of this.
+    # Of some seeds a ReLU near 0 turns the last digit of a sum into the third of a loss within six steps (in float64
+    # all agree); not of this.
     changes = [*SMALL, f"method.name={name}", "seed=2", f"method.gamma_end={end}"]
     command = [sys.executable, *launch, str(tmp_path / "worker.py"), "pretrain", "digits/prelax-all", *changes]
     command += ["train.compile=always", "--out", str(tmp_path / "two"), "--quiet"]
