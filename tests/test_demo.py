@@ -69,8 +69,11 @@ def test_the_table_has_the_columns_promised(result: dict) -> None:
 
 
 def test_the_command_goes_on_with_what_is_there(result: dict, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = {path: path.stat().st_mtime_ns for path in folder.glob("*/eval/*.json")}
     assert main(["demo", "--out", str(folder), "--epochs", "1", "--seed", "1"]) == 0
     said = capsys.readouterr()
+    assert len(written) == 9
+    assert written == {path: path.stat().st_mtime_ns for path in folder.glob("*/eval/*.json")}  # measured once
     assert said.out.count("trained already") == 3
     assert re.search(r"the page is \S+demo\.html", said.out)
     assert "10 labels a class" in said.out

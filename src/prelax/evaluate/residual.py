@@ -126,7 +126,7 @@ def read_off(
         return read_numbers(train, train_drawn[:, None], test, test_drawn[:, None], images)[0]
     classes, truth = target.classes if target.kind == "categorical" else 2, train_drawn.long()
     held = held_out(train, images)
-    best, chosen, reader = -math.inf, L2[0], None
+    best, chosen, start, reader = -math.inf, L2[0], None, None
     for l2 in L2:  # strongest first: each fit starts where the one before ended
         reader = fit_logistic(train[~held], truth[~held], classes, l2, reader, tolerance=1e-4)
         fits = -float(F.cross_entropy(reader(train[held]), truth[held]))  # finer than counting right answers
