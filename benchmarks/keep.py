@@ -5,6 +5,7 @@ there and its settings, metrics and evaluations under results/raw/NN-name/, with
 """
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ def keep(out: Path, series: str, results: Path) -> list[str]:
     known = {json.loads(text)["name"] for text in lines.read_text().splitlines()} if lines.exists() else set()
     added = []
     for text in (out / "runs.jsonl").read_text().splitlines():
-        line = json.loads(text)
+        line = json.loads(re.sub(r"(?<=[\s\"])/\S*/runs/", "RUNS/", text))  # what stopped a run names its folder
         if line["name"] in known:
             continue
         run, raw = out / "runs" / line["name"], results / "raw" / series / line["name"]

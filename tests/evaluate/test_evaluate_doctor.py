@@ -35,7 +35,7 @@ def test_a_healthy_run_is_called_healthy():
     assert {"divergence", "collapse", "speed", "pretext"} <= set(findings)
 
 
-@pytest.mark.parametrize("changes", [{"embedding_std": 0.01}, {"effective_rank": 1.1}, {"embedding_std": math.nan}])
+@pytest.mark.parametrize("changes", [{"embedding_std": 0.01}, {"effective_rank": 1.05}, {"embedding_std": math.nan}])
 def test_collapse_is_seen_in_the_spread_and_in_the_rank(changes):
     finding = told([line(1), line(2, **changes)])["collapse"]
     assert not finding.fine
@@ -44,6 +44,12 @@ def test_collapse_is_seen_in_the_spread_and_in_the_rank(changes):
 
 def test_a_spread_pinned_by_batchnorm_does_not_hide_a_collapsed_rank():
     assert "one line" in told([line(1), line(2, embedding_std=1.0, effective_rank=1.05)])["collapse"].found
+
+
+def test_embeddings_near_one_line_are_a_warning_and_not_yet_a_collapse():
+    finding = told([line(1), line(2, embedding_std=0.8, effective_rank=1.4)])["collapse"]
+    assert not finding.fine
+    assert finding.found.startswith("close to collapse: the embeddings lie near one line")
 
 
 def test_only_what_has_not_been_tried_is_proposed_against_a_collapse():

@@ -18,8 +18,8 @@ from prelax.errors import PrelaxError
 from prelax.objectives import terms_of
 from prelax.record import Target
 
-COLLAPSED_STD, COLLAPSED_RANK = 0.05, 1.5  # of unit embeddings times sqrt(d) (1 is healthy); of directions
-THIN_STD = 0.5
+COLLAPSED_STD, COLLAPSED_RANK = 0.05, 1.1  # of unit embeddings times sqrt(d) (1 is healthy); of directions
+THIN_STD, THIN_RANK = 0.5, 1.5  # runs have come back from here
 WAITING = 0.2  # share of an epoch spent waiting for pixels
 SLOWED = 0.6  # of the run's own median speed
 IGNORED = 0.97  # of the loss of a guess
@@ -171,13 +171,12 @@ def collapsed(metrics: Lines, settings: Settings) -> Finding | None:
             f"{what} ({figure}); try {remedies(settings)}",
             {key: limit for key, limit in limits.items() if values(metrics, key)},
         )
-    if std and std[-1] < THIN_STD:
-        return Finding(
-            False,
-            "collapse",
-            f"close to collapse: the embeddings crowd together ({figure})",
-            {"embedding_std": THIN_STD},
-        )
+    thin = {"embedding_std": THIN_STD} if std and std[-1] < THIN_STD else {}
+    if rank and rank[-1] < THIN_RANK:
+        thin["effective_rank"] = THIN_RANK
+    if thin:
+        what = "crowd together" if "embedding_std" in thin else "lie near one line"
+        return Finding(False, "collapse", f"close to collapse: the embeddings {what} ({figure})", thin)
     return Finding(True, "collapse", f"none: {figure}")
 
 

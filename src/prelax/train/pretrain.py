@@ -31,7 +31,7 @@ from prelax.train.suit import estimate, suit, too_little_memory
 from prelax.train.watching import watcher, watching
 from prelax.whole import NoSpace, remove_leftovers
 
-PATIENCE = 5  # epochs a collapse must last
+PATIENCE = 10  # epochs a collapse must last: runs have come back after six
 # Steps after which several processes ask one another whether to stop. torchrun, interrupted itself, gives its workers
 # half a minute, which may be less than an epoch. On CUDA the answer waits for the device, so it is asked less often.
 ASK = {"cpu": 1, "cuda": 16}
@@ -246,7 +246,7 @@ def save(run: Run, engine: Engine, epoch: int, step: int) -> None:
 def trouble(lines: list[dict[str, Any]], settings: Settings, batch: int) -> str | None:
     """What is wrong with the last of some epochs, of steps of so many images, in words with what to try, or None.
 
-    A loss that is not finite is trouble at once, a collapse when it has lasted: SimSiam passes near one at first.
+    A loss that is not finite is trouble at once, a collapse when it has lasted: runs pass near one and come back.
     """
     line = lines[-1]
     losses = {name: value for name, value in line.items() if name.startswith("loss")}
