@@ -20,6 +20,7 @@ from prelax.report import embedding
 from prelax.report.album import crop_box, steps, strips, unnormalised
 from prelax.report.content import Cell
 from prelax.report.gather import bars, charts, headline, mark_best, moves, results
+from prelax.report.panels import strip
 from prelax.report.render import to_json
 from prelax.report.sections import number
 from prelax.report.sprites import sprite
@@ -127,6 +128,15 @@ def test_the_grid_shows_the_views_training_drew() -> None:
         shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(found[1].shots[view].uri.split(",")[1]))))
         assert np.array_equal(shown[..., 0], unnormalised(views[view, 1:], pipeline)[0, 0].numpy())
     assert [op for op, _ in found[0].shots[2].steps] == ["rotation", "all else"]
+
+
+@pytest.mark.parametrize(("method", "views", "row"), [("prelax-rot", 3, "strip"), ("prelax-turns", 6, "strip many")])
+def test_many_views_have_their_records_below_them(method: str, views: int, row: str) -> None:
+    settings = resolve("digits/prelax-rot", [f"method.name={method}"])
+    images = load(settings.data, "train").images[[5]]
+    (one,) = strips(settings, images, torch.tensor([5]), ["a"], epoch=1)
+    assert len(one.shots) == views
+    assert strip(one).startswith(f'<div class="{row}">')
 
 
 def test_results_keep_one_row_per_protocol_and_mark_the_best() -> None:

@@ -9,6 +9,7 @@ from prelax.report.content import Album, Atlas, Page, Setting, Shot, Strip
 from prelax.report.sections import COLOURS, prose
 
 SMALL = 48  # pixels: an image up to this side is shown with its pixels, not smoothed
+MANY = 3  # views in a row: of more each has its record below it, not beside it
 
 
 def tabs(page: Page, runs: list[int], prefix: str) -> str:
@@ -114,7 +115,8 @@ def strip(one: Strip) -> str:
         f'<img src="{one.uri}" alt="original image, {escape(one.label)}">{boxes}</div>'
         f"<figcaption><b>original</b>{escape(one.label)}</figcaption></figure>"
     )
-    return f'<div class="strip">{first}{"".join(shot_html(shot, small) for shot in one.shots)}</div>'
+    many = " many" if len(one.shots) > MANY else ""
+    return f'<div class="strip{many}">{first}{"".join(shot_html(shot, small) for shot in one.shots)}</div>'
 
 
 def shot_html(shot: Shot, small: str) -> str:
