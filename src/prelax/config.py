@@ -52,12 +52,12 @@ class AugmentSettings(Section):
     preset: str = Field("auto", description="a name of `prelax list augmentations`; auto: by source and size")
     size: int | None = Field(None, ge=4, le=2048, description="side of a view in pixels; default by preset")
     small_size: int | None = Field(
-        None, ge=4, le=2048, description="side of small views (essl, prelax-turns); default half a view"
+        None, ge=4, le=2048, description="side of small views (essl, prelax-turns, -crops); default half a view"
     )
     small_area_from: float | None = Field(
-        None, gt=0.0, le=1.0, description="essl: least share of the image in a small view; default as in the others"
+        None, gt=0.0, le=1.0, description="least share of the image in a small crop; default as in the other views"
     )
-    small_area_to: float | None = Field(None, gt=0.0, le=1.0, description="essl: the greatest share")
+    small_area_to: float | None = Field(None, gt=0.0, le=1.0, description="the greatest (essl, prelax-crops)")
     compile: Literal["auto", "always", "never"] = Field("auto", description="fuse with torch.compile; auto: on CUDA")
 
 

@@ -53,6 +53,11 @@ LINES: dict[str, tuple[dict, list, str | None]] = {
     "prelax-rot": (R3S | ROTPL | SIM, THIRD, None),
     "prelax-all": (halved := {k: w / 2 for k, w in (R2S | R3S | PL | ROTPL).items()} | SIM, THIRD, None),
     "prelax-turns": (halved, [*PLAIN, *TURNS], None),
+    "prelax-crops": (
+        {("sim", (1, 2)): 0.5, ("sim", (3, 2)): 0.5, ("pl", (1, 2)): 0.1, ("relaxpl", (3, 1)): 0.2} | SIM,
+        [*PLAIN, *((draw, True, None) for draw in (3, 4, 5, 6))],
+        None,
+    ),
     "sim+pl": (BOTH | PL, PLAIN, None),
     "sim+r2s": (R2S | SIM, PLAIN, None),
     "r2s+pl": (R2S | PL, PLAIN, None),
@@ -82,10 +87,11 @@ def test_every_line_has_the_terms_views_and_base_of_its_row(name: str) -> None:
     assert method(name).base == base
 
 
-def test_only_copies_in_all_turns_beside_other_views_are_small() -> None:
+def test_only_copies_and_crops_beside_two_views_are_small() -> None:
     small = {name: [n for n, view in enumerate(line.views, start=1) if view.small] for name, line in METHODS.items()}
     assert {name: views for name, views in small.items() if views} == {
         "prelax-turns": [3, 4, 5, 6],
+        "prelax-crops": [3, 4, 5, 6],
         "essl": [3, 4, 5, 6],
     }
 

@@ -152,7 +152,7 @@ def test_essls_small_views_reach_the_backbone_and_not_the_projector() -> None:
 
 def of_all_turns(**method: object) -> tuple[Objective, Views, torch.Tensor, torch.Tensor]:
     """prelax-turns, views for it, and their embeddings: of views 1 and 2, and of the four copies as one batch."""
-    net, given = objective(name="prelax-turns", **method), copies(6, small=True)
+    net, given = objective(**{"name": "prelax-turns"} | method), copies(6, small=True)
     given = replace(given, targets=[*views(2).targets, {}, {}, {}, {}])
     project = net.network.online.projector
     z = project(net.features(net.network.online, given.images))
@@ -182,10 +182,27 @@ def test_prelax_turns_reads_the_angle_of_all_four_copies(anchor: str, reads: str
     assert loss.item() == pytest.approx(printed / 4, rel=1e-5)
 
 
+def test_prelax_crops_predicts_view_2_from_every_crop_and_asks_each_its_angle() -> None:
+    net, given, z, crops = of_all_turns(name="prelax-crops", pl_anchor="none", gamma=0.2, gamma2=0.4)
+    loss, seen = net(given)
+    predicted, target = net.network.predict([crops])[0], torch.cat([z[1]] * 4)
+    distance = 2 - 2 * torch.nn.functional.cosine_similarity(predicted, target).mean()
+    assert seen["loss/crops"].item() == pytest.approx(distance.item(), rel=1e-4)
+    angle = torch.nn.functional.cross_entropy(net.network.heads["rotpl"](crops), torch.arange(4).repeat_interleave(8))
+    assert seen["loss/rotpl"].item() == pytest.approx(angle.item(), rel=1e-4)
+    one_two, two_one = (
+        (2 - 2 * torch.nn.functional.cosine_similarity(p, t).mean()).item()
+        for p, t in zip(net.network.predict([z[0], z[1]]), (z[1], z[0]), strict=True)
+    )
+    printed = (one_two + distance.item()) / 2 + 0.1 * seen["loss/pl"].item() + 0.2 * angle.item() + two_one + one_two
+    assert loss.item() == pytest.approx(printed / 4, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["prelax-turns", "prelax-crops"])
 @pytest.mark.parametrize("base", ["simsiam", "byol", "simclr"])
 @pytest.mark.parametrize("norm", ["own", "shared"])
-def test_prelax_turns_trains_on_every_base_from_every_copy(base: str, norm: str) -> None:
-    net, given = objective(name="prelax-turns", base=base, residual_norm=norm, pl_anchor="none"), copies(6, small=True)
+def test_small_copies_train_every_base(name: str, base: str, norm: str) -> None:
+    net, given = objective(name=name, base=base, residual_norm=norm, pl_anchor="none"), copies(6, small=True)
     given = replace(given, targets=[*views(2).targets, {}, {}, {}, {}])
     given.small.requires_grad_()
     net(given)[0].backward()

@@ -51,7 +51,7 @@ def test_an_images_views_do_not_depend_on_its_batch() -> None:
         torch.testing.assert_close(a.shown.images[5:], b.shown.images, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["prelax-all", "prelax-turns", "essl", "looc"])
+@pytest.mark.parametrize("method", ["prelax-all", "prelax-turns", "prelax-crops", "essl", "looc"])
 def test_views_in_channels_last_are_the_same_views(method: str) -> None:
     plain, last = maker(method), maker(method)
     last.memory_format = torch.channels_last
@@ -96,6 +96,19 @@ def test_prelax_turns_sees_view_1_made_smaller_in_all_four_rotations() -> None:
         torch.testing.assert_close(view.shown.images, torch.rot90(smaller, -turns, (2, 3)))  # clockwise
         assert torch.equal(view.shown.record["crop.area"], one.shown.record["crop.area"])
         assert view.shown.record["rotation.turns"].unique().tolist() == [turns]
+
+
+def test_prelax_crops_sees_four_small_crops_of_their_own_each_turned_by_its_draw() -> None:
+    made = maker("prelax-crops").make(PIXELS, IDS, 1)
+    areas = torch.stack([view.shown.record["crop.area"] for view in made])
+    assert len(areas.unique(dim=0)) == 6  # every view has crops of its own
+    for view in made[2:]:
+        turns = view.shown.record["rotation.turns"]
+        assert len(turns.unique()) > 1
+        assert view.shown.images.shape == (8, 3, 16, 16)
+        for row, upright in enumerate(view.drawn.images):
+            wanted = torch.rot90(upright, -int(turns[row]), (1, 2))  # clockwise
+            torch.testing.assert_close(view.shown.images[row], wanted)
 
 
 def test_small_views_are_a_batch_of_their_own() -> None:

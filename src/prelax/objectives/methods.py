@@ -111,6 +111,7 @@ class Method:
 ONE, TWO = ViewSpec(1), ViewSpec(2)
 THREE = ViewSpec(1, relaxed=True)
 TURNS = tuple(ViewSpec(1, relaxed=True, fixed=turns, small=True) for turns in range(4))
+CROPS = tuple(ViewSpec(draw, relaxed=True, small=True) for draw in range(3, 7))
 
 SIM_12 = Term("sim", "sim", (1, 2))
 SIM_21 = Term("sim", "sim", (2, 1))
@@ -172,6 +173,12 @@ METHODS: dict[str, Method] = {
         "(R2S(1>2) + mean_a R3S(3a>2))/2 + gamma/2 PL(r12; t1) + gamma/2 mean_a RotPL(r_3a1; a) + beta sim(2>1)",
         (ONE, TWO, *TURNS),
         (half(R2S), half(R3S), half(PL), half(ROTPL), SIM),
+    ),
+    "prelax-crops": Method(
+        "beyond the paper: four small crops, each rotated; view 2 is predicted from each, and each tells its angle",
+        "(sim(1>2) + mean_k sim(3k>2))/2 + gamma/2 PL(r12; t1) + gamma/2 mean_k RotPL(r_3k1; a_k) + beta sim(2>1)",
+        (ONE, TWO, *CROPS),
+        (half(SIM_12), half(Term("crops", "sim", (3, 2))), half(PL), half(ROTPL), SIM),
     ),
     # -- Tab. 3b: what each part does
     "sim+pl": Method(

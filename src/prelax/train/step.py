@@ -201,7 +201,7 @@ class Objective(nn.Module):
             return margin(g[on[:1]], target, settings.eta)
         if term.kind == "sim":
             if self.base == "simclr":
-                return nt_xent(z[on[0] - 1], z[on[1] - 1], settings.temperature)
+                return self.each_copy(z[on[0] - 1], z[on[1] - 1])
             return sim(g[on[:1]], target)
         assert term.kind == "relax", term.kind
         alpha = coefficient(settings, term.alpha)
