@@ -139,6 +139,28 @@ def test_many_views_have_their_records_below_them(method: str, views: int, row: 
     assert strip(one).startswith(f'<div class="{row}">')
 
 
+@pytest.mark.parametrize(
+    ("method", "titles", "third", "fourth"),
+    [
+        ("prelax-rot", ["view 1", "view 2", "view 3: relaxed"], ["rotation", "as in view 1"], None),
+        ("prelax-turns", ["view 2", "view 3: small, relaxed"], ["rotation", "as in view 1"], "as in view 1"),
+        ("prelax-crops", ["view 2", "view 3: small, relaxed"], ["crop", "noise", "rotation"], "crop"),
+        ("essl", ["view 2", "view 3: small, relaxed"], ["crop", "noise", "rotation"], "as in view 3"),
+        ("simsiam-rotation-aug", ["view 1: relaxed", "view 2: relaxed"], None, None),
+    ],
+)
+def test_a_view_on_top_of_another_tells_what_was_added_and_one_of_its_own_draw_tells_all(
+    method: str, titles: list[str], third: list[str] | None, fourth: str | None
+) -> None:
+    settings = resolve("digits/prelax-rot", [f"method.name={method}"])
+    (one,) = strips(settings, load(settings.data, "train").images[[5]], torch.tensor([5]), ["a"], epoch=1)
+    said = [[text if op == "all else" else op for op, text in shot.steps] for shot in one.shots]
+    assert set(titles) <= {shot.title for shot in one.shots}
+    assert said[0][0] == "crop"
+    assert third is None or said[2] == third
+    assert fourth is None or fourth in said[3]
+
+
 def test_results_keep_one_row_per_protocol_and_mark_the_best() -> None:
     knn = {"protocol": "knn", "dataset": "digits", "floor": 80.0}
     linear = {"protocol": "linear", "dataset": "digits"}

@@ -27,10 +27,13 @@ def strips(settings: Settings, images: Tensor, ids: Tensor, labels: list[str], e
     """
     plain = settings.model_copy(update={"augment": settings.augment.model_copy(update={"compile": "never"})})
     maker = views_of(plain, images.shape[1], images.shape[-1])
-    columns: list[tuple[str, Pipeline, View, Record | None]] = []
+    columns: list[tuple[str, Pipeline, View, int | None, Record]] = []
+    shown: dict[int, int] = {}  # of each draw, the first view that shows it
     for number, (spec, made) in enumerate(zip(maker.views, maker.make(images, ids, epoch), strict=True), start=1):
-        title = f"view {number}: view {spec.draw} relaxed" if spec.relaxed else f"view {number}"
-        columns.append((title, made.pipeline, made.shown, made.drawn.record if spec.relaxed else None))
+        under = shown.setdefault(spec.draw, number)
+        size = "small, " if spec.small else ""
+        title = f"view {number}: {size}relaxed" if spec.relaxed else f"view {number}{': small' if spec.small else ''}"
+        columns.append((title, made.pipeline, made.shown, under if under < number else None, made.drawn.record))
     found = []
     for row in range(len(images)):
         shots = [shot(*column, row, images.shape) for column in columns]
@@ -38,14 +41,16 @@ def strips(settings: Settings, images: Tensor, ids: Tensor, labels: list[str], e
     return found
 
 
-def shot(title: str, pipeline: Pipeline, view: View, under: Record | None, row: int, shape: torch.Size) -> Shot:
-    """One view of one image; of a view made on top of another only what was added is told."""
+def shot(
+    title: str, pipeline: Pipeline, view: View, under: int | None, drawn: Record, row: int, shape: torch.Size
+) -> Shot:
+    """One view of one image; of a view made on top of view ``under`` only what was added is told."""
     shown = unnormalised(view.images[row : row + 1], pipeline)[0]
     record = view.record.map(lambda column: column[row])
     told = steps(record)
     if under is not None:
-        added = Record({name: column for name, column in record.items() if name not in under})
-        told = [*steps(added), ("all else", f"as in view {title.split()[-2]}")]
+        added = Record({name: column for name, column in record.items() if name not in drawn})
+        told = [*steps(added), ("all else", f"as in view {under}")]
     return Shot(title, picture(shown), told, crop_box(record, shape))
 
 
