@@ -54,7 +54,11 @@ def test_augmentations_says_why_in_a_sentence(run: Path, tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("recipe", "pairs", "expected"),
     [
-        ("folder", ["data.root=my photos", "data.labels=a.csv"], "folder 'data.root=my photos' data.labels=a.csv"),
+        (
+            "folder",
+            ["data.root=my photos", "data.labels=a.csv"],
+            "folder 'data.root=my photos' data.labels=a.csv method.name=prelax-all",
+        ),
         ("digits/prelax-all", ["train.epochs=3", "data.workers=2"], "digits/prelax-all"),
         ("cifar10/simsiam", ["data.root=/d"], "cifar10/simsiam data.root=/d method.name=prelax-all"),
     ],
@@ -76,7 +80,7 @@ def test_the_command_trains_on_the_images_that_were_asked_about() -> None:
 
     photos = DataSettings(source="folder", root=Path("photos"), image_size=16, channels=1)
     said = command(resolve("digits/prelax-rot"), photos, "crop")
-    assert said == "prelax pretrain folder data.root=photos method.relax=crop"
+    assert said == "prelax pretrain folder data.root=photos method.name=prelax-all method.relax=crop"
     made_without_a_recipe = Settings(data=DataSettings(source="imagenette", root=Path("/d")))
     said = command(made_without_a_recipe, None, "crop")
     assert said == "prelax pretrain imagenette/byol-prelax-all data.root=/d method.relax=crop"
