@@ -93,7 +93,7 @@ def test_the_command_times_a_folder_and_shows_what_fits_a_terminal(
     table = next(place for place, line in enumerate(said) if line.startswith("mode"))
     assert said[table].split() == ["mode", "views", "ms_per_step", "views_per_s", "augment_share"]
     assert max(len(line.rstrip()) for line in said[table:]) <= 80
-    assert said[table - 1].startswith("prelax-all, resnet8, views of 32 px, batches of 2, 11 images of photos, ")
+    assert said[table - 1].startswith("prelax-crops, resnet8, views of 32 px, batches of 2, 11 images of photos, ")
 
 
 def test_without_a_folder_noise_is_timed_and_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
