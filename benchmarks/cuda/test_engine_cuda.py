@@ -55,7 +55,7 @@ def test_a_group_of_processes_is_captured_and_gives_the_losses_of_one_alone(tmp_
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", ["prelax-turns", "essl"])
+@pytest.mark.parametrize("name", ["prelax-turns", "prelax-crops", "essl"])
 def test_a_method_with_small_views_is_captured_and_gives_the_losses_of_the_plain_step(name: str) -> None:
     engine, found = losses(f"method.name={name}")
     assert engine.graph is not None
