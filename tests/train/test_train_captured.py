@@ -11,23 +11,12 @@ from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.train import Engine, Process, pretrain
 
 CPU = torch.device("cpu")
-TINY = [
-    "data.limit=64",
-    "model.projector_hidden=32",
-    "model.projector_dim=16",
-    "model.predictor_hidden=8",
-    "model.head_hidden=16",
-    "train.batch_size=32",
-    "train.epochs=1",
-    "train.checkpoint_every=1",
-    "train.stop_on_collapse=false",
-    "train.device=cpu",
-    "train.watch=none",
-]
 
 
-def tiny(*changes: str, recipe: str = "digits/prelax-all") -> Settings:
-    return resolve(recipe, [*TINY, *changes])
+def digits() -> Settings:
+    return resolve(
+        "digits/prelax-all", ["data.limit=64", "train.batch_size=32", "train.device=cpu", "train.watch=none"]
+    )
 
 
 class Lane:
@@ -51,7 +40,7 @@ class Recorded:
 
 def capturing(monkeypatch: pytest.MonkeyPatch, steps: list[str]) -> Engine:
     """An engine whose next step is captured, and which notes the steps it takes plainly."""
-    settings = tiny()
+    settings = digits()
     engine = Engine(settings, load_training(settings.data), CPU, Process())
     monkeypatch.setattr(engine, "compute", lambda: steps.append("plain"))
     engine.fused = engine.capture = True
@@ -111,5 +100,5 @@ def test_a_run_that_ends_in_an_error_has_let_go_of_its_captured_step(
 
     monkeypatch.setattr(Engine, "run_epoch", fails)
     with pytest.raises(PrelaxError, match="a shard"):
-        pretrain(tiny(), tmp_path / "run", progress=False)
+        pretrain(digits(), tmp_path / "run", progress=False)
     assert [engine.graph for engine in seen] == [None]

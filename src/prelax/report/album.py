@@ -31,8 +31,8 @@ def strips(settings: Settings, images: Tensor, ids: Tensor, labels: list[str], e
     shown: dict[int, int] = {}  # of each draw, the first view that shows it
     for number, (spec, made) in enumerate(zip(maker.views, maker.make(images, ids, epoch), strict=True), start=1):
         under = shown.setdefault(spec.draw, number)
-        size = "small, " if spec.small else ""
-        title = f"view {number}: {size}relaxed" if spec.relaxed else f"view {number}{': small' if spec.small else ''}"
+        kinds = [word for word, is_so in (("small", spec.small), ("relaxed", spec.relaxed)) if is_so]
+        title = f"view {number}: {', '.join(kinds)}" if kinds else f"view {number}"
         columns.append((title, made.pipeline, made.shown, under if under < number else None, made.drawn.record))
     found = []
     for row in range(len(images)):
