@@ -1,11 +1,13 @@
 """The training benchmark: its rows, and that no path of ours is slower than a plain loop by design."""
 
 import json
+import statistics
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from prelax.cli import main
@@ -14,7 +16,7 @@ from prelax.train import bench as module
 from prelax.train.bench import bench, job, timed
 from prelax.train.devices import choose_device
 from prelax.train.engine import Engine
-from prelax.train.peers import bench_peer, installed
+from prelax.train.peers import bench_peer, installed, transform_of
 
 SMALL = [
     "model.backbone=resnet8",
@@ -40,6 +42,25 @@ def test_a_peer_trains_the_same_job(name: str) -> None:
     row = bench_peer(name, resolve("cifar10/simsiam", SMALL), seconds=0.05, workers=0)
     assert row["mode"] == name
     assert row["views_per_s"] > 0
+
+
+def rough(view: torch.Tensor) -> float:
+    """How much of a view's variance lies between neighbouring pixels."""
+    return float(view.diff(dim=2).var() / view.var())
+
+
+@pytest.mark.parametrize("name", installed())
+def test_a_peer_blurs_as_the_preset_does(name: str) -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
+    roughness = {}
+    for recipe in ("imagenette/byol", "cifar10/simsiam"):
+        views = transform_of(name, resolve(recipe), 64)
+        pairs = [views(noise) for _ in range(40)]
+        roughness[recipe] = [statistics.mean(rough(pair[n]) for pair in pairs) for n in (0, 1)]
+    always, seldom = roughness["imagenette/byol"]
+    assert always < 0.7 * seldom  # BYOL blurs all first views and a tenth of the second
+    one, two = roughness["cifar10/simsiam"]
+    assert one == pytest.approx(two, rel=0.25)  # nothing is blurred
 
 
 @pytest.fixture

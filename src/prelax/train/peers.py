@@ -1,8 +1,8 @@
 """The same SimSiam job as others run it: torchvision transforms or the lightly package, fed by a DataLoader.
 
-Both decode nothing (images are in memory), use every core for their transforms, and train the same backbone, projector
-and predictor with SGD; on CUDA in bfloat16 and channels-last. What differs is how the views are made and fed, and how
-the step is run.
+Both make the views of the settings' preset, decode nothing (images are in memory), use every core for their transforms,
+and train the same backbone, projector and predictor with SGD; on CUDA in bfloat16 and channels-last. What differs is
+how the views are made and fed, and how the step is run.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as T
 
+from prelax import augment
 from prelax.config import Settings
 from prelax.train.devices import choose_device
+from prelax.train.views import preset_name
 
 PEERS = {
     "torchvision": "torchvision's transforms on PIL images, a DataLoader over all cores, an eager loop",
@@ -47,14 +49,14 @@ class Pairs(Dataset[tuple[Tensor, Tensor]]):
         return views[0], views[1]
 
 
-class Twice:
-    """Two draws of a transform."""
+class Two:
+    """Two views of an image, each by its own transform."""
 
-    def __init__(self, transform: Callable[[Image.Image], Tensor]) -> None:
-        self.transform = transform
+    def __init__(self, one: Callable[[Image.Image], Tensor], two: Callable[[Image.Image], Tensor]) -> None:
+        self.one, self.two = one, two
 
     def __call__(self, image: Image.Image) -> tuple[Tensor, Tensor]:
-        return self.transform(image), self.transform(image)
+        return self.one(image), self.two(image)
 
 
 def installed() -> list[str]:
@@ -67,7 +69,7 @@ def bench_peer(name: str, settings: Settings, seconds: float = 5.0, workers: int
     device = choose_device(settings.train.device)
     side, batch = settings.augment.size or settings.data.image_size or 32, settings.train.batch_size
     workers = os.cpu_count() or 1 if workers is None else workers
-    transform = transform_of(name, side)
+    transform = transform_of(name, settings, side)
     loader = DataLoader(
         Pairs(batch * 10_000, side, transform),
         batch,
@@ -116,24 +118,48 @@ def bench_peer(name: str, settings: Settings, seconds: float = 5.0, workers: int
     }
 
 
-def transform_of(name: str, side: int) -> Callable[[Image.Image], Any]:
-    """SimSiam's augmentation for small images, as the peer has it."""
-    mean, std = [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
-    if name == "lightly":
-        from lightly.transforms import SimSiamTransform
+def transform_of(name: str, settings: Settings, side: int) -> Two:
+    """The two views of the settings' preset, as the peer makes them."""
+    one, two = augment.presets(preset_name(settings), side)
+    return Two(view_of(name, one, side), view_of(name, two, side))
 
-        return SimSiamTransform(input_size=side, gaussian_blur=0.0, normalize={"mean": mean, "std": std})
-    return Twice(
-        T.Compose(
-            [
-                T.RandomResizedCrop(side, (0.2, 1.0)),
-                T.RandomHorizontalFlip(),
-                T.RandomApply([T.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8),
-                T.RandomGrayscale(0.2),
-                T.ToTensor(),
-                T.Normalize(mean, std),
-            ]
+
+def view_of(name: str, pipeline: augment.Pipeline, side: int) -> Callable[[Image.Image], Tensor]:
+    """A pipeline's crop, flip, colours, blur and solarisation in the peer's own transforms; it is given no others."""
+    ops: dict[str, Any] = {op.name: op for op in pipeline.ops}
+    crop, normalise = ops["crop"], ops["normalise"]
+    chance = {of: ops[of].p if of in ops else 0.0 for of in ("flip", "jitter", "grey", "blur", "solarise")}
+    brightness, contrast, saturation, hue = (
+        float(getattr(ops.get("jitter"), of, 0.0)) for of in ("brightness", "contrast", "saturation", "hue")
+    )
+    if name == "lightly":
+        from lightly.transforms import BYOLView2Transform  # of lightly's views the one that has all of these
+
+        return BYOLView2Transform(
+            side,
+            cj_prob=chance["jitter"],
+            cj_bright=brightness,
+            cj_contrast=contrast,
+            cj_sat=saturation,
+            cj_hue=hue,
+            min_scale=crop.scale[0],
+            random_gray_scale=chance["grey"],
+            gaussian_blur=chance["blur"],
+            solarization_prob=chance["solarise"],
+            hf_prob=chance["flip"],
+            normalize={"mean": list(normalise.mean), "std": list(normalise.std)},
         )
+    return T.Compose(
+        [
+            T.RandomResizedCrop(side, crop.scale),
+            T.RandomHorizontalFlip(chance["flip"]),
+            T.RandomApply([T.ColorJitter(brightness, contrast, saturation, hue)], chance["jitter"]),
+            T.RandomGrayscale(chance["grey"]),
+            T.RandomApply([T.GaussianBlur(side // 20 * 2 + 1, (0.1, 2.0))], chance["blur"]),
+            T.RandomSolarize(128, chance["solarise"]),
+            T.ToTensor(),
+            T.Normalize(normalise.mean, normalise.std),
+        ]
     )
 
 
