@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from prelax.config import Settings, merge, validate
+from prelax.objectives import sim
 from prelax.record import Target
 from prelax.train import Objective
 from prelax.train.step import Views
@@ -58,6 +59,19 @@ def test_alpha_zero_gamma_zero_is_exactly_simsiam_in_loss_and_gradient() -> None
     assert ours.keys() == theirs.keys()
     for name in ours:
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize(("alpha", "alpha2", "asked"), [(0.0, 0.0, 3), (0.0, 1.0, 4), (1.0, 0.0, 4), (0.5, 0.5, 5)])
+@pytest.mark.parametrize("norm", ["own", "shared"])
+def test_g_sees_no_residual_that_weighs_nothing(alpha: float, alpha2: float, asked: int, norm: str) -> None:
+    net = objective(name="prelax-all", alpha=alpha, alpha2=alpha2, residual_norm=norm)
+    seen = net(views(3))[1]
+    assert net.network.predictor.norms[0].num_batches_tracked.item() == asked  # of z1, z2, z3, r12 and r31
+    z = net.network.online.projector(net.features(net.network.online, views(3).images))
+    if alpha == 0.0:
+        torch.testing.assert_close(seen["loss/r2s"], sim(net.network.predict([z[0]])[0], z[1]).detach())
+    if alpha2 == 0.0:
+        torch.testing.assert_close(seen["loss/r3s"], sim(net.network.predict([z[2]])[0], z[1]).detach())
 
 
 def test_simsiam_is_the_mean_of_two_negative_cosines_up_to_a_constant() -> None:

@@ -165,9 +165,10 @@ class Objective(nn.Module):
         return residual.detach() if self.settings.residual_gradient == "detach" else residual
 
     def predictions(self, z: Sequence[Tensor]) -> dict[tuple[int, ...], Tensor]:
-        """G of every embedding and residual that a term asks for: ``g[i,]`` and ``g[i, j]``."""
+        """G of every embedding and residual that a term asks for: ``g[i,]``, and ``g[i, j]`` where alpha is not 0."""
         singles = sorted({(t.views[0],) for t in self.needs_g})
-        pairs = sorted({self.pair(t) for t in self.needs_g if t.kind == "relax"})
+        relaxed = [t for t in self.needs_g if t.kind == "relax" and coefficient(self.settings, t.alpha) > 0]
+        pairs = sorted({self.pair(t) for t in relaxed})
         if not singles:
             return {}
         asked: dict[tuple[int, ...], Tensor] = {(i,): z[i - 1] for (i,) in singles}
@@ -205,7 +206,8 @@ class Objective(nn.Module):
             return sim(g[on[:1]], target)
         assert term.kind == "relax", term.kind
         alpha = coefficient(settings, term.alpha)
-        p, g_r = g[on[:1]], g[self.pair(term)]
+        p = g[on[:1]]
+        g_r = g[self.pair(term)] if alpha > 0 else torch.zeros_like(p)
         if self.base == "simclr":
             return self.each_copy(p - alpha * g_r, z[on[2] - 1])
         return r2s(p, g_r, target, alpha)
