@@ -226,6 +226,14 @@ class Run:
         kept = [line for line in self.metrics() if line["epoch"] <= epoch]
         self.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
 
+    def trained_on(self) -> dict[str, Any]:
+        """What ``data.json`` says of the images a run is trained on; nothing where it is not there, or not whole."""
+        try:
+            about = json.loads((self.path / "data.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return about if isinstance(about, dict) else {}
+
     def write_eval(self, name: str, result: Mapping[str, Any], unfinished: bool = False) -> Path:
         """``eval/NAME.json``, stamped with date and version, and with whether it is of a run that is not finished."""
         with writing(self.path / "eval"):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -18,6 +19,7 @@ from prelax.objectives import PretextLoss
 from prelax.record import Target
 from prelax.report import report
 from prelax.run import Run
+from prelax.train.pretrain import trouble
 
 
 def line(epoch, **changes):
@@ -50,6 +52,25 @@ def test_embeddings_near_one_line_are_a_warning_and_not_yet_a_collapse():
     finding = told([line(1), line(2, embedding_std=0.8, effective_rank=1.4)])["collapse"]
     assert not finding.fine
     assert finding.found.startswith("close to collapse: the embeddings lie near one line")
+
+
+@pytest.mark.parametrize(
+    ("batch", "images", "judged"), [(2, None, False), (3, 50, False), (512, 3, False), (4, None, True), (512, 4, True)]
+)
+def test_the_rank_of_two_or_three_images_is_left_alone_as_training_leaves_it(batch, images, judged):
+    settings = resolve("digits/simsiam", [f"train.batch_size={batch}"])
+    lines = [line(epoch, effective_rank=1.0) for epoch in range(1, 11)]
+    finding = {finding.what: finding for finding in diagnose(lines, settings, images)}["collapse"]
+    assert finding.fine is not judged
+    assert ("effective rank" in finding.found) is judged
+    assert (trouble(lines, settings, min(batch, images or batch)) is not None) is judged
+
+
+def test_the_doctor_goes_by_how_many_images_a_run_was_trained_on(run):
+    for images, fine in ((3, True), (4, False), ("many", False)):
+        run.write("data.json", json.dumps({"images": images}))
+        run.write("metrics.jsonl", json.dumps(line(1, effective_rank=1.0)) + "\n")
+        assert {finding.what: finding.fine for finding in examine_run(run.path)}["collapse"] is fine
 
 
 def test_only_what_has_not_been_tried_is_proposed_against_a_collapse():

@@ -1,6 +1,6 @@
 """What the curves of a run say: collapsed, diverged, waiting for its data, or a residual that ignores its pretext.
 
-Only ``metrics.jsonl`` and the settings are read. Every finding carries the figure that shows it.
+Only ``metrics.jsonl``, the settings and the number of images are read. Every finding carries the figure that shows it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,25 @@ JUMP, JUMPS, BEFORE = 1.2, 3, 5  # a loss so much above the median of so many ep
 SILENT = 0.1  # share of a backbone's channels
 DRAWN = 4096  # images whose parameters say how these are drawn
 UNLEARNT = ("supervised", "rotation")  # methods whose embeddings are not compared
+RANKED = 4  # images in a batch, at least, for its rank to say something: it is at most their number less one
 
 Lines = Sequence[Mapping[str, Any]]
 
 
-def diagnose(metrics: Lines, settings: Settings) -> list[Finding]:
-    """Every question asked of a run's curves, with its answer in words and the figure that shows it."""
+def diagnose(metrics: Lines, settings: Settings, images: int | None = None) -> list[Finding]:
+    """Every question asked of a run's curves, with its answer in words and the figure that shows it.
+
+    Args:
+        images: it was trained on, where that is known: a step takes all of them if ``train.batch_size`` is more.
+    """
     if not metrics:
         return [Finding(False, "metrics", "no epoch was finished, so there is nothing to judge by")]
+    batch = settings.train.batch_size if images is None else min(settings.train.batch_size, images)
     questions: dict[str, Callable[[], Finding | None]] = {
         "divergence": lambda: diverged(metrics),
         "steadiness": lambda: unsteady(metrics),
         "channels": lambda: silent(metrics, settings),
-        "collapse": lambda: collapsed(metrics, settings) if settings.method.name not in UNLEARNT else None,
+        "collapse": lambda: collapsed(metrics, settings, batch),
         "speed": lambda: waiting(metrics, settings),
         "pretext": lambda: ignores_pretext(metrics, settings),
         "kNN": lambda: probe_fell(metrics),
@@ -142,12 +148,21 @@ def remedies(settings: Settings) -> str:
     return ", ".join(told[:-1]) + " or " + told[-1] if len(told) > 1 else told[0]
 
 
-def collapsed(metrics: Lines, settings: Settings) -> Finding | None:
-    """Whether the embeddings became one point, or one line.
+def collapse_limits(settings: Settings, batch: int) -> dict[str, float]:
+    """The metrics that tell a collapse in steps of so many images, and what they fall below.
 
     Spread alone cannot tell (a last BatchNorm pins it), so the rank is asked as well.
     """
-    std, rank = values(metrics, "embedding_std"), values(metrics, "effective_rank")
+    if settings.method.name in UNLEARNT:
+        return {}
+    limits = {"embedding_std": COLLAPSED_STD, "effective_rank": COLLAPSED_RANK}
+    return {key: low for key, low in limits.items() if key != "effective_rank" or batch >= RANKED}
+
+
+def collapsed(metrics: Lines, settings: Settings, batch: int) -> Finding | None:
+    """Whether the embeddings became one point, or one line."""
+    limits = collapse_limits(settings, batch)
+    std, rank = (values(metrics, key) if key in limits else [] for key in ("embedding_std", "effective_rank"))
     if not std and not rank:
         return None
     figure = ", ".join(
@@ -161,7 +176,6 @@ def collapsed(metrics: Lines, settings: Settings) -> Finding | None:
     bad_std = bool(std) and not std[-1] > COLLAPSED_STD  # NaN is bad too
     bad_rank = bool(rank) and not rank[-1] > COLLAPSED_RANK
     if bad_std or bad_rank:
-        limits = {"embedding_std": COLLAPSED_STD, "effective_rank": COLLAPSED_RANK}
         what = "the run collapsed: all images get nearly the same embedding"
         if not bad_std:
             what = "the run collapsed: the embeddings lie on one line"
