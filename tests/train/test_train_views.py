@@ -5,6 +5,7 @@ import torch
 
 from prelax import augment
 from prelax.config import resolve
+from prelax.objectives import METHODS, Method, Term, ViewSpec
 from prelax.train import ViewMaker
 
 PIXELS = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -133,6 +134,15 @@ def test_loocs_keys_share_one_augmentation_each() -> None:
     assert torch.equal(q["rotation.turns"], turned["rotation.turns"])
     assert not torch.equal(q["jitter.hue"], turned["jitter.hue"])
     assert not torch.equal(q["jitter.hue"], plain["jitter.hue"])
+
+
+def test_view_1_may_show_another_draw_and_is_shared_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    views = (ViewSpec(2), ViewSpec(1, shares=("crop",)), ViewSpec(3))
+    monkeypatch.setitem(METHODS, "other-way", Method("", "", views, (Term("sim", "sim", (1, 2)),)))
+    one, two, three = (made.shown.record for made in maker("other-way").make(PIXELS, IDS, 1))
+    assert torch.equal(one["crop.area"], two["crop.area"])
+    assert not torch.equal(one["jitter.hue"], two["jitter.hue"])
+    assert not torch.equal(one["crop.area"], three["crop.area"])
 
 
 def test_relaxing_the_crop_crops_the_first_view_again() -> None:

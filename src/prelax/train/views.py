@@ -116,10 +116,10 @@ class ViewMaker:
             pipeline = self.pipelines[which]
             if view.draw not in drawn:
                 record = pipeline.sample(tuple(pixels.shape), draws["draw", view.draw])  # type: ignore[arg-type]
-                shared = (
-                    {name: c for name, c in drawn[1].record.items() if _belongs(name, view.shares)} if drawn else {}
-                )
-                record = Record({**record.columns, **shared}, record.specs)
+                if views:
+                    first = views[0].drawn.record
+                    shared = {name: column for name, column in first.items() if _belongs(name, view.shares)}
+                    record = Record({**record.columns, **shared}, record.specs)
                 drawn[view.draw] = View(pipeline.apply(pixels, record, self.dtype, self.memory_format), record)
             shown = drawn[view.draw]
             if view.small and shown.images.shape[-1] != self.small_size:  # a full view's draw, made smaller
