@@ -16,6 +16,7 @@ A view is (draw, relaxed): views of one draw share all of its record; a relaxed 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -98,6 +99,9 @@ class Method:
     def __post_init__(self) -> None:
         if self.base not in (None, *BASES):
             raise PrelaxError(f"no base {self.base!r}{nearest(str(self.base), BASES)}")
+        for number, (one, next_one) in enumerate(itertools.pairwise(self.views), start=1):
+            if one.small and not next_one.small:
+                raise PrelaxError(f"view {number} is small and view {number + 1} is not: small views come last")
         for term in self.terms:
             for view in term.views:
                 if not 1 <= view <= len(self.views):
