@@ -112,6 +112,17 @@ def test_prelax_crops_sees_four_small_crops_of_their_own_each_turned_by_its_draw
             torch.testing.assert_close(view.shown.images[row], wanted)
 
 
+@pytest.mark.parametrize("name", ["prelax-turns", "essl", "rotation"])
+def test_a_jigsaw_of_fixed_permutations_shows_the_ones_it_tells(name: str) -> None:
+    made = maker(name, "method.relax=jigsaw")
+    for number, view in enumerate(made.make(PIXELS, IDS, 1)[-4:]):
+        assert view.shown.record["jigsaw.permutation"].tolist() == [number] * 8
+        order = view.shown.record["jigsaw.order"]
+        assert torch.equal(order, augment.Jigsaw().completed({"permutation": torch.full((8,), number)})["order"])
+        if number == 0 and name == "rotation":  # the first leaves an image as it is
+            assert torch.equal(view.shown.images, view.drawn.images)
+
+
 def test_small_views_are_a_batch_of_their_own() -> None:
     views = maker("essl")(PIXELS, IDS, 1)
     assert views.images.shape == (16, 3, 32, 32)
