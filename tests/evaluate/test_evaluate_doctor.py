@@ -66,6 +66,13 @@ def test_the_rank_of_two_or_three_images_is_left_alone_as_training_leaves_it(bat
     assert (trouble(lines, settings, min(batch, images or batch)) is not None) is judged
 
 
+@pytest.mark.parametrize("name", ["prelax-rot", "prelax-turns"])
+def test_a_guess_at_a_number_is_its_variance_as_it_is_drawn_for_the_relaxed_view(name):
+    settings = resolve("digits/prelax-rot", [f"method.name={name}", "method.relax=crop"])
+    (_, specs, drawn) = _heads(settings)[1]
+    assert chance(specs, "mean", drawn) == pytest.approx(1.0, abs=0.05)  # it is standardised for views of that size
+
+
 def test_the_doctor_goes_by_how_many_images_a_run_was_trained_on(run):
     for images, fine in ((3, True), (4, False), ("many", False)):
         run.write("data.json", json.dumps({"images": images}))
@@ -83,6 +90,11 @@ def test_only_what_has_not_been_tried_is_proposed_against_a_collapse():
     assert "detach-in-g" not in proposed("digits/prelax-all", "method.residual_gradient=detach-in-g")
     assert "method.alpha=0" in proposed("digits/prelax-std", "method.alpha=0.5")
     assert "method.alpha" not in proposed("digits/prelax-rot", "method.alpha=0.5")
+    assert "detach-in-g" not in proposed("digits/prelax-all", "method.alpha=0")  # no residual goes through G
+    assert "method.gamma" not in proposed("digits/prelax-all", "method.gamma=0", "method.gamma2=none")
+    assert "a lower method.gamma2" in proposed("digits/prelax-all", "method.gamma=0", "method.gamma2=1")
+    both = proposed("digits/prelax-all", "method.gamma=1", "method.gamma2=1")
+    assert "a lower method.gamma, a lower method.gamma2" in both
 
 
 def test_divergence_names_the_loss_and_the_epoch():

@@ -16,6 +16,7 @@ from prelax.config import Settings
 from prelax.doctor import Finding
 from prelax.errors import PrelaxError
 from prelax.objectives import terms_of
+from prelax.objectives.methods import coefficient
 from prelax.record import Target
 
 COLLAPSED_STD, COLLAPSED_RANK = 0.05, 1.1  # of unit embeddings times sqrt(d) (1 is healthy); of directions
@@ -133,13 +134,21 @@ def silent(metrics: Lines, settings: Settings) -> Finding | None:
     )
 
 
+def gamma2(settings: Settings) -> str:
+    """The setting that weighs what is asked of the relaxed view: gamma, where gamma2 is left to it."""
+    return "gamma" if settings.method.gamma2 is None else "gamma2"
+
+
 def remedies(settings: Settings) -> str:
     """What to try against a collapse, of what has not been tried."""
-    asked, terms = settings.method, terms_of(settings.method)
+    asked = settings.method
+    terms = [term for term in terms_of(asked) if term.weight(asked) > 0]
     told = ["a lower train.lr"]
-    if any(term.kind in ("pl", "relaxpl") for term in terms):
-        told.append("a lower method.gamma")
-    if any(term.kind == "relax" for term in terms) and asked.residual_gradient in ("full", "detach-anchor"):
+    gammas = {"gamma": "gamma", "gamma2": gamma2(settings)}
+    lower = dict.fromkeys(gammas[term.coefficient] for term in terms if term.coefficient in gammas)
+    told += [f"a lower method.{name}" for name in lower]
+    relaxed = any(term.kind == "relax" and coefficient(asked, term.alpha) > 0 for term in terms)
+    if relaxed and asked.residual_gradient in ("full", "detach-anchor"):
         told.append("method.residual_gradient=detach-in-g")
     if any(term.name == "r2s" for term in terms) and 0 < asked.alpha < 1:
         told.append("method.alpha=0")
@@ -270,7 +279,7 @@ def ignores_pretext(metrics: Lines, settings: Settings) -> Finding | None:
         return None
     says = {key: f"{key} {loss:.3f} (a guess: {guess:.3f})" for _, key, loss, guess in told}
     figures = ", ".join(says.values())
-    own = {"loss/pl": "gamma", "loss/rotpl": "gamma" if settings.method.gamma2 is None else "gamma2"}
+    own = {"loss/pl": "gamma", "loss/rotpl": gamma2(settings)}
     deaf = {key: guess for share, key, _, guess in told if not share < IGNORED}
     if deaf:
         known = ", ".join(said for key, said in says.items() if key not in deaf)
@@ -315,7 +324,7 @@ def _heads(settings: Settings) -> list[tuple[str, Sequence[Target], dict[str, fl
     record = maker.pipelines[1].sample((DRAWN, channels, size, size), Draws(0, DRAWN)) if maker.specs else {}
     relaxed: dict[str, Tensor] = {}
     if maker.relax is not None:
-        params = maker.relax.make_params((DRAWN, channels, maker.size, maker.size), Draws(0, DRAWN))
+        params = maker.relax.make_params((DRAWN, channels, maker.relaxed_side, maker.relaxed_side), Draws(0, DRAWN))
         relaxed = {f"{maker.relax.name}.{name}": column for name, column in params.items()}
     return [
         ("loss/pl", maker.specs, drawn_as(maker.specs, record)),

@@ -61,9 +61,10 @@ class ViewMaker:
             self.pipelines = {number: pipeline.compiled() for number, pipeline in self.pipelines.items()}
             self.relaxing = {number: _compiled(*pair) for number, pair in self.relaxing.items()}
         self.relaxed_specs: tuple[Target, ...] = ()
-        if self.relax is not None:  # it is drawn for finished views
-            side = self.small_size if all(view.small for view in self.views if view.relaxed) else self.size
-            self.relaxed_specs = augment.targets_at(self.relax, (1, channels, side, side))
+        # The relaxed augmentation is drawn for finished views.
+        self.relaxed_side = self.small_size if all(view.small for view in self.views if view.relaxed) else self.size
+        if self.relax is not None:
+            self.relaxed_specs = augment.targets_at(self.relax, (1, channels, self.relaxed_side, self.relaxed_side))
         self.dtype = torch.float32
         self.memory_format = torch.contiguous_format
 
