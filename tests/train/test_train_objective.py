@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from prelax.config import Settings, merge, validate
-from prelax.objectives import sim
+from prelax.objectives import METHODS, Method, Term, ViewSpec, sim
 from prelax.record import Target
 from prelax.train import Objective
 from prelax.train.step import Views
@@ -286,6 +286,19 @@ def test_reverse_changes_r2s_and_not_r3s() -> None:
 def test_reverse_turns_r3s_where_there_is_no_r2s() -> None:
     normal, reverse = (objective(name="prelax-rot", reverse=r)(views(3))[1] for r in (False, True))
     assert normal["loss/r3s"].item() != pytest.approx(reverse["loss/r3s"].item(), rel=1e-3)
+
+
+@pytest.mark.parametrize("pair", [(1, 2), (2, 1), (3, 1)])
+def test_pl_reads_the_residual_of_the_views_that_its_term_names(
+    pair: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = (ViewSpec(1), ViewSpec(2), ViewSpec(3))
+    monkeypatch.setitem(METHODS, "told", Method("", "", shown, (Term("pl", "pl", pair),)))
+    net, given, read = objective(name="told"), views(3), []
+    net.network.heads["pl"].register_forward_pre_hook(lambda head, inputs: read.append(inputs[0]))
+    net(given)
+    z = net.network.online.projector(net.features(net.network.online, given.images))
+    torch.testing.assert_close(read[0], z[pair[0] - 1] - z[pair[1] - 1])
 
 
 def test_the_angle_may_be_read_against_the_other_view() -> None:
