@@ -31,7 +31,7 @@ from torch import Tensor
 
 import prelax
 from prelax.config import FOUND, SUITED, Section, Settings, keys, left_open, to_yaml, validate
-from prelax.errors import PrelaxError, PrelaxWarning, readable
+from prelax.errors import PrelaxError, PrelaxWarning, first_line, readable
 from prelax.whole import replacing, writing
 
 FORMAT = 1  # of the folder; a newer one is refused
@@ -364,11 +364,6 @@ def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
     if not isinstance(state, dict):
         raise PrelaxError(f"{path} is not a prelax checkpoint")
     return state
-
-
-def first_line(error: BaseException) -> str:
-    """What an exception says, in one short line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def now() -> str:
