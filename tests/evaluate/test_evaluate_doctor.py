@@ -73,6 +73,12 @@ def test_a_guess_at_a_number_is_its_variance_as_it_is_drawn_for_the_relaxed_view
     assert chance(specs, "mean", drawn) == pytest.approx(1.0, abs=0.05)  # it is standardised for views of that size
 
 
+@pytest.mark.parametrize(("name", "shown"), [("prelax-rot", 24), ("prelax-turns", 4)])
+def test_a_guess_at_a_permutation_is_among_those_that_are_shown(name, shown):
+    (_, specs, drawn) = _heads(resolve("digits/prelax-rot", [f"method.name={name}", "method.relax=jigsaw"]))[1]
+    assert chance(specs, "mean", drawn) == pytest.approx(math.log(shown))
+
+
 def test_the_doctor_goes_by_how_many_images_a_run_was_trained_on(run):
     for images, fine in ((3, True), (4, False), ("many", False)):
         run.write("data.json", json.dumps({"images": images}))

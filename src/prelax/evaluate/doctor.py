@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -326,9 +327,14 @@ def _heads(settings: Settings) -> list[tuple[str, Sequence[Target], dict[str, fl
     if maker.relax is not None:
         params = maker.relax.make_params((DRAWN, channels, maker.relaxed_side, maker.relaxed_side), Draws(0, DRAWN))
         relaxed = {f"{maker.relax.name}.{name}": column for name, column in params.items()}
+    fixed = {view.fixed for view in maker.views if view.relaxed and view.fixed is not None}
+    asked = [
+        replace(spec, classes=min(spec.classes, len(fixed))) if fixed and spec.kind == "categorical" else spec
+        for spec in maker.relaxed_specs
+    ]
     return [
         ("loss/pl", maker.specs, drawn_as(maker.specs, record)),
-        ("loss/rotpl", maker.relaxed_specs, drawn_as(maker.relaxed_specs, relaxed)),
+        ("loss/rotpl", asked, drawn_as(asked, relaxed)),
     ]
 
 
