@@ -1,6 +1,7 @@
 """The run folder: everything about a run, and nothing else holds it.
 
 config.yaml            the whole resolved settings, versions, seed, commit
+data.json              what it is trained on, to be recognised later
 metrics.jsonl          a line an epoch
 checkpoint.pt          written whole or not at all; loaded without executing anything
 backbone.safetensors   a plain torchvision or timm state dict
@@ -20,7 +21,7 @@ import shlex
 import subprocess
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -384,19 +385,3 @@ def commit() -> str | None:
 
     # Installed inside someone's own repository, the commit would be theirs.
     return git("rev-parse", "HEAD") if git("ls-files", Path(__file__).name) else None
-
-
-def tails(paths: Sequence[Path]) -> list[str]:
-    """Of every path as much, from its end, as tells it from the others.
-
-    >>> tails([Path("/x/a/prelax"), Path("/x/b/prelax"), Path("/x/simsiam")])
-    ['a/prelax', 'b/prelax', 'simsiam']
-    """
-    found = []
-    for own in (path.parts for path in paths):
-        others = [path.parts for path in paths if path.parts != own]
-        length = 1
-        while length < len(own) and any(other[-length:] == own[-length:] for other in others):
-            length += 1
-        found.append("/".join(own[-length:]))
-    return found

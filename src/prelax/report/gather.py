@@ -11,9 +11,9 @@ from prelax.config import keys
 from prelax.errors import PrelaxError
 from prelax.evaluate.protocols import notes
 from prelax.evaluate.relaxing import FEW
-from prelax.evaluate.transfer import tell_apart
+from prelax.evaluate.transfer import tails, tell_apart
 from prelax.report.content import Bar, Card, Cell, Chart, Effects, Line, Mark, Row, Setting, Word
-from prelax.run import Run, tails
+from prelax.run import Run
 
 # Fields of an evaluation that describe it; what else is a number is a figure.
 ABOUT = {
