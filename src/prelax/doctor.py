@@ -134,7 +134,8 @@ def examine_run(path: Path | str) -> list[Finding]:
         found.append(Finding(False, "backbone", str(error)))
     from prelax.evaluate.doctor import diagnose
 
-    return found + diagnose(metrics, settings)
+    images = run.trained_on().get("images")
+    return found + diagnose(metrics, settings, images if isinstance(images, int) else None)
 
 
 def draw_findings(path: Path | str, findings: Sequence[Finding]) -> list[Path]:

@@ -18,8 +18,8 @@ class PrelaxWarning(UserWarning):
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of another library says first, or its name."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """What an error of another library says first, in one short line, or its name."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def readable(text: str) -> str:

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 import prelax
 from prelax import augment
 from prelax.config import MethodSettings, Settings, validate
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, first_line
 from prelax.nets import Encoder, backbone, projector
 from prelax.nets.heads import MLP
 from prelax.objectives.methods import Method, coefficient, method, terms_of
 from prelax.preprocess import Preprocess, as_stored, check_images
-from prelax.run import Run, first_line, now
+from prelax.run import Run, now
 from prelax.whole import replacing, write_whole, writing
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
 """The run folder: everything about a run, and nothing else holds it.
 
 config.yaml            the whole resolved settings, versions, seed, commit
+data.json              what it is trained on, to be recognised later
 metrics.jsonl          a line an epoch
 checkpoint.pt          written whole or not at all; loaded without executing anything
 backbone.safetensors   a plain torchvision or timm state dict
@@ -20,7 +21,7 @@ import shlex
 import subprocess
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from torch import Tensor
 
 import prelax
 from prelax.config import FOUND, SUITED, Section, Settings, keys, left_open, to_yaml, validate
-from prelax.errors import PrelaxError, PrelaxWarning, readable
+from prelax.errors import PrelaxError, PrelaxWarning, first_line, readable
 from prelax.whole import replacing, writing
 
 FORMAT = 1  # of the folder; a newer one is refused
@@ -226,6 +227,14 @@ class Run:
         kept = [line for line in self.metrics() if line["epoch"] <= epoch]
         self.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
 
+    def trained_on(self) -> dict[str, Any]:
+        """What ``data.json`` says of the images a run is trained on; nothing where it is not there, or not whole."""
+        try:
+            about = json.loads((self.path / "data.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return about if isinstance(about, dict) else {}
+
     def write_eval(self, name: str, result: Mapping[str, Any], unfinished: bool = False) -> Path:
         """``eval/NAME.json``, stamped with date and version, and with whether it is of a run that is not finished."""
         with writing(self.path / "eval"):
@@ -358,11 +367,6 @@ def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
     return state
 
 
-def first_line(error: BaseException) -> str:
-    """What an exception says, in one short line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
 def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
@@ -381,19 +385,3 @@ def commit() -> str | None:
 
     # Installed inside someone's own repository, the commit would be theirs.
     return git("rev-parse", "HEAD") if git("ls-files", Path(__file__).name) else None
-
-
-def tails(paths: Sequence[Path]) -> list[str]:
-    """Of every path as much, from its end, as tells it from the others.
-
-    >>> tails([Path("/x/a/prelax"), Path("/x/b/prelax"), Path("/x/simsiam")])
-    ['a/prelax', 'b/prelax', 'simsiam']
-    """
-    found = []
-    for own in (path.parts for path in paths):
-        others = [path.parts for path in paths if path.parts != own]
-        length = 1
-        while length < len(own) and any(other[-length:] == own[-length:] for other in others):
-            length += 1
-        found.append("/".join(own[-length:]))
-    return found

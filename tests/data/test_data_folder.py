@@ -228,6 +228,28 @@ def test_twelve_bits_in_sixteen_use_the_whole_range_and_it_is_said(tmp_path: Pat
     assert any("0 to 4095 becomes 0 to 255" in note for note in found.notes)
 
 
+def test_the_largest_number_of_sixty_four_bits_is_white(tmp_path: Path, read):
+    (tmp_path / "set").mkdir()
+    for i, top in enumerate((0, 2**64 - 1)):
+        np.save(tmp_path / "set" / f"{i}.npy", np.full((32, 32), top, np.uint64))
+    assert read(tmp_path / "set").images[:, 0, 0, 0].tolist() == [0, 255]
+
+
+def test_classes_that_are_one_number_have_the_same_order_in_every_process():
+    names = [f"{'0' * zeros}1" for zeros in range(8)]
+    code = f"from prelax.data.listing import class_names; print(class_names({names}))"
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in (1, 2)
+    }
+    assert told == {f"{sorted(names)}\n"}
+
+
 def test_a_second_start_maps_the_same_pixels_without_decoding(tmp_path: Path, photo, read):
     for i in range(5):
         photo(tmp_path / "set" / "c" / f"{i}.jpg", (64, 50))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -18,6 +19,7 @@ from prelax.objectives import PretextLoss
 from prelax.record import Target
 from prelax.report import report
 from prelax.run import Run
+from prelax.train.pretrain import trouble
 
 
 def line(epoch, **changes):
@@ -52,6 +54,38 @@ def test_embeddings_near_one_line_are_a_warning_and_not_yet_a_collapse():
     assert finding.found.startswith("close to collapse: the embeddings lie near one line")
 
 
+@pytest.mark.parametrize(
+    ("batch", "images", "judged"), [(2, None, False), (3, 50, False), (512, 3, False), (4, None, True), (512, 4, True)]
+)
+def test_the_rank_of_two_or_three_images_is_left_alone_as_training_leaves_it(batch, images, judged):
+    settings = resolve("digits/simsiam", [f"train.batch_size={batch}"])
+    lines = [line(epoch, effective_rank=1.0) for epoch in range(1, 11)]
+    finding = {finding.what: finding for finding in diagnose(lines, settings, images)}["collapse"]
+    assert finding.fine is not judged
+    assert ("effective rank" in finding.found) is judged
+    assert (trouble(lines, settings, min(batch, images or batch)) is not None) is judged
+
+
+@pytest.mark.parametrize("name", ["prelax-rot", "prelax-turns"])
+def test_a_guess_at_a_number_is_its_variance_as_it_is_drawn_for_the_relaxed_view(name):
+    settings = resolve("digits/prelax-rot", [f"method.name={name}", "method.relax=crop"])
+    (_, specs, drawn) = _heads(settings)[1]
+    assert chance(specs, "mean", drawn) == pytest.approx(1.0, abs=0.05)  # it is standardised for views of that size
+
+
+@pytest.mark.parametrize(("name", "shown"), [("prelax-rot", 24), ("prelax-turns", 4)])
+def test_a_guess_at_a_permutation_is_among_those_that_are_shown(name, shown):
+    (_, specs, drawn) = _heads(resolve("digits/prelax-rot", [f"method.name={name}", "method.relax=jigsaw"]))[1]
+    assert chance(specs, "mean", drawn) == pytest.approx(math.log(shown))
+
+
+def test_the_doctor_goes_by_how_many_images_a_run_was_trained_on(run):
+    for images, fine in ((3, True), (4, False), ("many", False)):
+        run.write("data.json", json.dumps({"images": images}))
+        run.write("metrics.jsonl", json.dumps(line(1, effective_rank=1.0)) + "\n")
+        assert {finding.what: finding.fine for finding in examine_run(run.path)}["collapse"] is fine
+
+
 def test_only_what_has_not_been_tried_is_proposed_against_a_collapse():
     def proposed(recipe, *changes):
         lines = [line(1), line(2, effective_rank=1.05)]
@@ -62,6 +96,11 @@ def test_only_what_has_not_been_tried_is_proposed_against_a_collapse():
     assert "detach-in-g" not in proposed("digits/prelax-all", "method.residual_gradient=detach-in-g")
     assert "method.alpha=0" in proposed("digits/prelax-std", "method.alpha=0.5")
     assert "method.alpha" not in proposed("digits/prelax-rot", "method.alpha=0.5")
+    assert "detach-in-g" not in proposed("digits/prelax-all", "method.alpha=0")  # no residual goes through G
+    assert "method.gamma" not in proposed("digits/prelax-all", "method.gamma=0", "method.gamma2=none")
+    assert "a lower method.gamma2" in proposed("digits/prelax-all", "method.gamma=0", "method.gamma2=1")
+    both = proposed("digits/prelax-all", "method.gamma=1", "method.gamma2=1")
+    assert "a lower method.gamma, a lower method.gamma2" in both
 
 
 def test_divergence_names_the_loss_and_the_epoch():

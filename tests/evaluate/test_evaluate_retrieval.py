@@ -152,6 +152,18 @@ def test_the_command_names_the_file_the_picture_is_in(trained, tmp_path, capsys,
     assert (tmp_path / drawn).is_file()
 
 
+def test_a_picture_larger_than_the_runs_own_is_seen_as_the_gallery_is(trained, tmp_path):
+    (tmp_path / "photos").mkdir()
+    noise = np.random.default_rng(0)
+    for i in range(8):
+        Image.fromarray(noise.integers(0, 256, (40, 40), np.uint8)).save(tmp_path / "photos" / f"{i}.png")
+    on = DataSettings(source="folder", root=tmp_path / "photos", image_size=40, channels=1, test_fraction=0,
+                      cache=tmp_path / "cache")  # fmt: skip
+    found, _ = search(load(trained.path), on, [tmp_path / "photos" / "5.png"], tmp_path / "found.png", k=1)
+    assert found[0][0]["row"] == 5
+    assert found[0][0]["cosine"] == pytest.approx(1.0, abs=1e-5)
+
+
 def test_a_picture_of_more_than_8_bits_finds_itself(trained, tmp_path):
     (tmp_path / "photos").mkdir()
     rng = np.random.default_rng(0)

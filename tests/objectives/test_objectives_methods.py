@@ -176,6 +176,18 @@ def test_a_line_that_cannot_be_computed_is_refused_where_it_is_written(term: Cal
         Method("", "", (ViewSpec(1), ViewSpec(2)), (term(),))
 
 
+def test_a_small_view_before_a_full_one_is_refused() -> None:
+    with pytest.raises(PrelaxError, match="view 2 is small and view 3 is not: small views come last"):
+        Method("", "", (ViewSpec(1), ViewSpec(3, small=True), ViewSpec(2)), (Term("sim", "sim", (1, 3)),))
+
+
+def test_a_small_view_that_is_not_read_alone_is_refused() -> None:
+    small = (ViewSpec(1), ViewSpec(2), ViewSpec(3, relaxed=True, small=True), ViewSpec(4, relaxed=True, small=True))
+    with pytest.raises(PrelaxError, match="term crops names view 4: all small views are read as view 3"):
+        Method("", "", small, (Term("crops", "sim", (4, 2)),))
+    Method("", "", small, (Term("crops", "sim", (3, 2)), Term("turn", "predict", (4,))))  # features are read one by one
+
+
 def test_a_base_that_there_is_not_is_refused() -> None:
     with pytest.raises(PrelaxError, match="no base 'simsam'; did you mean simsiam"):
         Method("", "", (ViewSpec(1), ViewSpec(2)), (Term("sim", "sim", (1, 2)),), base="simsam")

@@ -13,7 +13,7 @@ from PIL import Image
 from prelax.cli import main
 from prelax.config import resolve
 from prelax.train import bench as module
-from prelax.train.bench import bench, job, timed
+from prelax.train.bench import bench, build, flops_per_image, job, timed
 from prelax.train.devices import choose_device
 from prelax.train.engine import Engine
 from prelax.train.peers import bench_peer, installed, transform_of
@@ -35,6 +35,15 @@ def test_rows_tell_speed_and_the_share_of_augmentation() -> None:
         assert row["views"] == 3
         assert row["views_per_s"] == pytest.approx(3 * 16 / row["ms_per_step"] * 1e3, rel=0.05)
         assert 0 < row["augment_share"] < 1
+
+
+def test_a_small_view_counts_for_what_it_costs() -> None:
+    def flops(name: str) -> int:
+        return flops_per_image(build(resolve("cifar10/simsiam", [*SMALL, f"method.name={name}"]), "plain", 16))
+
+    two = flops("simsiam")
+    assert flops("prelax-rot") == pytest.approx(1.5 * two)
+    assert flops("prelax-turns") == pytest.approx(1.5 * two, rel=0.01)  # four views of a quarter of the pixels
 
 
 @pytest.mark.parametrize("name", installed())

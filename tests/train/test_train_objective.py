@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from prelax.config import Settings, merge, validate
+from prelax.objectives import METHODS, Method, Term, ViewSpec, sim
 from prelax.record import Target
 from prelax.train import Objective
 from prelax.train.step import Views
@@ -58,6 +59,19 @@ def test_alpha_zero_gamma_zero_is_exactly_simsiam_in_loss_and_gradient() -> None
     assert ours.keys() == theirs.keys()
     for name in ours:
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize(("alpha", "alpha2", "asked"), [(0.0, 0.0, 3), (0.0, 1.0, 4), (1.0, 0.0, 4), (0.5, 0.5, 5)])
+@pytest.mark.parametrize("norm", ["own", "shared"])
+def test_g_sees_no_residual_that_weighs_nothing(alpha: float, alpha2: float, asked: int, norm: str) -> None:
+    net = objective(name="prelax-all", alpha=alpha, alpha2=alpha2, residual_norm=norm)
+    seen = net(views(3))[1]
+    assert net.network.predictor.norms[0].num_batches_tracked.item() == asked  # of z1, z2, z3, r12 and r31
+    z = net.network.online.projector(net.features(net.network.online, views(3).images))
+    if alpha == 0.0:
+        torch.testing.assert_close(seen["loss/r2s"], sim(net.network.predict([z[0]])[0], z[1]).detach())
+    if alpha2 == 0.0:
+        torch.testing.assert_close(seen["loss/r3s"], sim(net.network.predict([z[2]])[0], z[1]).detach())
 
 
 def test_simsiam_is_the_mean_of_two_negative_cosines_up_to_a_constant() -> None:
@@ -272,6 +286,19 @@ def test_reverse_changes_r2s_and_not_r3s() -> None:
 def test_reverse_turns_r3s_where_there_is_no_r2s() -> None:
     normal, reverse = (objective(name="prelax-rot", reverse=r)(views(3))[1] for r in (False, True))
     assert normal["loss/r3s"].item() != pytest.approx(reverse["loss/r3s"].item(), rel=1e-3)
+
+
+@pytest.mark.parametrize("pair", [(1, 2), (2, 1), (3, 1)])
+def test_pl_reads_the_residual_of_the_views_that_its_term_names(
+    pair: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = (ViewSpec(1), ViewSpec(2), ViewSpec(3))
+    monkeypatch.setitem(METHODS, "told", Method("", "", shown, (Term("pl", "pl", pair),)))
+    net, given, read = objective(name="told"), views(3), []
+    net.network.heads["pl"].register_forward_pre_hook(lambda head, inputs: read.append(inputs[0]))
+    net(given)
+    z = net.network.online.projector(net.features(net.network.online, given.images))
+    torch.testing.assert_close(read[0], z[pair[0] - 1] - z[pair[1] - 1])
 
 
 def test_the_angle_may_be_read_against_the_other_view() -> None:

@@ -90,6 +90,13 @@ def test_lars_spares_biases_and_the_predictor_stands_apart() -> None:
     assert len(groups(Two(), TrainSettings(predictor_lr="cosine"))) == 1
 
 
+def test_a_part_of_a_backbone_that_is_called_predictor_follows_the_schedule() -> None:
+    network = Two()
+    network.body = nn.ModuleDict({"depth_predictor": nn.Linear(2, 2), "predictor": nn.Linear(2, 2)})
+    constant = [part for part in groups(network, TrainSettings(predictor_lr="constant")) if part["constant"]]
+    assert [id(weight) for part in constant for weight in part["params"]] == [*map(id, network.predictor.parameters())]
+
+
 @pytest.mark.parametrize("name", ["sgd", "adamw", "lars"])
 def test_norms_and_biases_are_spared_decay_where_asked(name: str) -> None:
     network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))

@@ -5,6 +5,7 @@ import torch
 
 from prelax import augment
 from prelax.config import resolve
+from prelax.objectives import METHODS, Method, Term, ViewSpec
 from prelax.train import ViewMaker
 
 PIXELS = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -111,6 +112,17 @@ def test_prelax_crops_sees_four_small_crops_of_their_own_each_turned_by_its_draw
             torch.testing.assert_close(view.shown.images[row], wanted)
 
 
+@pytest.mark.parametrize("name", ["prelax-turns", "essl", "rotation"])
+def test_a_jigsaw_of_fixed_permutations_shows_the_ones_it_tells(name: str) -> None:
+    made = maker(name, "method.relax=jigsaw")
+    for number, view in enumerate(made.make(PIXELS, IDS, 1)[-4:]):
+        assert view.shown.record["jigsaw.permutation"].tolist() == [number] * 8
+        order = view.shown.record["jigsaw.order"]
+        assert torch.equal(order, augment.Jigsaw().completed({"permutation": torch.full((8,), number)})["order"])
+        if number == 0 and name == "rotation":  # the first leaves an image as it is
+            assert torch.equal(view.shown.images, view.drawn.images)
+
+
 def test_small_views_are_a_batch_of_their_own() -> None:
     views = maker("essl")(PIXELS, IDS, 1)
     assert views.images.shape == (16, 3, 32, 32)
@@ -133,6 +145,15 @@ def test_loocs_keys_share_one_augmentation_each() -> None:
     assert torch.equal(q["rotation.turns"], turned["rotation.turns"])
     assert not torch.equal(q["jitter.hue"], turned["jitter.hue"])
     assert not torch.equal(q["jitter.hue"], plain["jitter.hue"])
+
+
+def test_view_1_may_show_another_draw_and_is_shared_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    views = (ViewSpec(2), ViewSpec(1, shares=("crop",)), ViewSpec(3))
+    monkeypatch.setitem(METHODS, "other-way", Method("", "", views, (Term("sim", "sim", (1, 2)),)))
+    one, two, three = (made.shown.record for made in maker("other-way").make(PIXELS, IDS, 1))
+    assert torch.equal(one["crop.area"], two["crop.area"])
+    assert not torch.equal(one["jitter.hue"], two["jitter.hue"])
+    assert not torch.equal(one["crop.area"], three["crop.area"])
 
 
 def test_relaxing_the_crop_crops_the_first_view_again() -> None:

@@ -28,6 +28,7 @@ class Operation(Protocol):
     (it accepts uint8 and gives floats in [0, 1]) and ``identity`` (the value of a column that changes nothing, a tuple
     where a column has several an image: recorded where ``Maybe`` did not apply the operation; of ``applied`` it is 0).
     Where mean and std of targets depend on the images' size, a method ``targets_at(shape)`` gives them for a batch.
+    Where columns follow from a k-way target, a method ``completed(params)`` makes them of one that is given, not drawn.
     """
 
     @property

@@ -222,6 +222,9 @@ def show_relaxed(
     alone, shows = pipelines
     drawn = alone.sample(tuple(view.images.shape), draws)  # type: ignore[arg-type]
     columns = {name: (given or {}).get(name, column) for name, column in drawn.items()}
+    (op,) = alone.ops
+    if given and (completed := trait(op, "completed", None)) is not None:
+        columns = {f"{op.name}.{name}": column for name, column in completed(params_of(op, columns)).items()}
     record = view.record.then(Record(columns, drawn.specs))
     source = view.images if shows is alone else images
     return View(shows.apply(source, record, view.images.dtype, memory_format), record)

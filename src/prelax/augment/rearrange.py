@@ -127,10 +127,13 @@ class Jigsaw:
         return (Target(f"{self.name}.permutation", "categorical", classes=self._classes),)
 
     def make_params(self, shape: Shape, draws: Draws) -> Params:
-        index = draws.integers("permutation", self._classes)
+        return self.completed({"permutation": draws.integers("permutation", self._classes)})
+
+    def completed(self, params: Params) -> Params:
+        index = params["permutation"]
         if self.grid == 2:
-            return {"permutation": index, "order": _lexicographic(index, self._tiles)}
-        return {"permutation": index, "order": _shuffles(index, self._tiles, self.salt)}
+            return {**params, "order": _lexicographic(index, self._tiles)}
+        return {**params, "order": _shuffles(index, self._tiles, self.salt)}
 
     def transform(self, images: Tensor, params: Params) -> Tensor:
         batch, channels, height, width = images.shape

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import importlib.util
-import json
 import os
 import shlex
 import time
@@ -134,7 +133,7 @@ def write_page(run: Any, device: str) -> Path | None:
     from prelax.train import choose_device
 
     where = choose_device(device)
-    if json.loads((run.path / "data.json").read_text(encoding="utf-8")).get("labelled"):
+    if run.trained_on().get("labelled"):
         # one class, or too few held out: the page says it was not evaluated
         with contextlib.suppress(PrelaxError), waiting("measuring the images held out"):
             evaluate(run, ["knn"], device=where)
@@ -161,7 +160,7 @@ def note_held_out(run: Any) -> None:
 
 def next_commands(run: Any) -> list[str]:
     """What one would type after training on a folder of images, ready to paste."""
-    about = json.loads((run.path / "data.json").read_text(encoding="utf-8"))
+    about = run.trained_on()
     folder = shlex.quote(str(run.path))
     kind = "parquet" if importlib.util.find_spec("pyarrow") else "npz"
     if "shards" in about:  # only trained on; what is looked at is named, by data.root or later

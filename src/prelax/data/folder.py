@@ -76,7 +76,7 @@ def _range(extents: list[tuple[float, float]], kind: str) -> tuple[float, float]
     if kind == "f":
         return (0.0, 1.0) if high <= 1 else (0.0, 255.0) if high <= 255 else (low, high)
     # Cameras put 10, 12 or 14 bits into 16; dividing those by 257 would leave a black image.
-    bits = next(bits for bits in (8, 10, 12, 14, 16, 32, 64) if high < 2**bits)
+    bits = next((bits for bits in (8, 10, 12, 14, 16, 32) if high < 2**bits), 64)  # the last of 64 bits rounds to 2**64
     return 0.0, float(2**bits - 1)
 
 

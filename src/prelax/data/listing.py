@@ -167,4 +167,5 @@ def csv_labels(listing: Listing, root: Path, table: dict[str, str]) -> list[str 
 def class_names(labels: list[str | None]) -> list[str]:
     """The distinct labels, in number order when all are numbers, else in name order."""
     names = {label for label in labels if label is not None}
-    return sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names)
+    # 1 and 01 are two names of one number: in an order of their own, that of a set changes from process to process.
+    return sorted(sorted(names), key=int) if all(name.isdecimal() for name in names) else sorted(names)

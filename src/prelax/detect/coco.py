@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from prelax.errors import PrelaxError
-from prelax.run import first_line
+from prelax.errors import PrelaxError, first_line
 
 # (annotations, images) of a split: a small set's own layout, then the official ones.
 LAYOUTS = (

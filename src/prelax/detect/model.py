@@ -16,10 +16,9 @@ from torchvision.ops import FrozenBatchNorm2d
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
 
 from prelax.detect.settings import MODELS, DetectSettings
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, first_line
 from prelax.loading import load
 from prelax.nets import backbone
-from prelax.run import first_line
 
 __all__ = ["MODELS", "Start", "detector", "read_start"]
 

@@ -1,6 +1,6 @@
 """What the curves of a run say: collapsed, diverged, waiting for its data, or a residual that ignores its pretext.
 
-Only ``metrics.jsonl`` and the settings are read. Every finding carries the figure that shows it.
+Only ``metrics.jsonl``, the settings and the number of images are read. Every finding carries the figure that shows it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -16,6 +17,7 @@ from prelax.config import Settings
 from prelax.doctor import Finding
 from prelax.errors import PrelaxError
 from prelax.objectives import terms_of
+from prelax.objectives.methods import coefficient
 from prelax.record import Target
 
 COLLAPSED_STD, COLLAPSED_RANK = 0.05, 1.1  # of unit embeddings times sqrt(d) (1 is healthy); of directions
@@ -28,19 +30,25 @@ JUMP, JUMPS, BEFORE = 1.2, 3, 5  # a loss so much above the median of so many ep
 SILENT = 0.1  # share of a backbone's channels
 DRAWN = 4096  # images whose parameters say how these are drawn
 UNLEARNT = ("supervised", "rotation")  # methods whose embeddings are not compared
+RANKED = 4  # images in a batch, at least, for its rank to say something: it is at most their number less one
 
 Lines = Sequence[Mapping[str, Any]]
 
 
-def diagnose(metrics: Lines, settings: Settings) -> list[Finding]:
-    """Every question asked of a run's curves, with its answer in words and the figure that shows it."""
+def diagnose(metrics: Lines, settings: Settings, images: int | None = None) -> list[Finding]:
+    """Every question asked of a run's curves, with its answer in words and the figure that shows it.
+
+    Args:
+        images: it was trained on, where that is known: a step takes all of them if ``train.batch_size`` is more.
+    """
     if not metrics:
         return [Finding(False, "metrics", "no epoch was finished, so there is nothing to judge by")]
+    batch = settings.train.batch_size if images is None else min(settings.train.batch_size, images)
     questions: dict[str, Callable[[], Finding | None]] = {
         "divergence": lambda: diverged(metrics),
         "steadiness": lambda: unsteady(metrics),
         "channels": lambda: silent(metrics, settings),
-        "collapse": lambda: collapsed(metrics, settings) if settings.method.name not in UNLEARNT else None,
+        "collapse": lambda: collapsed(metrics, settings, batch),
         "speed": lambda: waiting(metrics, settings),
         "pretext": lambda: ignores_pretext(metrics, settings),
         "kNN": lambda: probe_fell(metrics),
@@ -127,13 +135,21 @@ def silent(metrics: Lines, settings: Settings) -> Finding | None:
     )
 
 
+def gamma2(settings: Settings) -> str:
+    """The setting that weighs what is asked of the relaxed view: gamma, where gamma2 is left to it."""
+    return "gamma" if settings.method.gamma2 is None else "gamma2"
+
+
 def remedies(settings: Settings) -> str:
     """What to try against a collapse, of what has not been tried."""
-    asked, terms = settings.method, terms_of(settings.method)
+    asked = settings.method
+    terms = [term for term in terms_of(asked) if term.weight(asked) > 0]
     told = ["a lower train.lr"]
-    if any(term.kind in ("pl", "relaxpl") for term in terms):
-        told.append("a lower method.gamma")
-    if any(term.kind == "relax" for term in terms) and asked.residual_gradient in ("full", "detach-anchor"):
+    gammas = {"gamma": "gamma", "gamma2": gamma2(settings)}
+    lower = dict.fromkeys(gammas[term.coefficient] for term in terms if term.coefficient in gammas)
+    told += [f"a lower method.{name}" for name in lower]
+    relaxed = any(term.kind == "relax" and coefficient(asked, term.alpha) > 0 for term in terms)
+    if relaxed and asked.residual_gradient in ("full", "detach-anchor"):
         told.append("method.residual_gradient=detach-in-g")
     if any(term.name == "r2s" for term in terms) and 0 < asked.alpha < 1:
         told.append("method.alpha=0")
@@ -142,12 +158,21 @@ def remedies(settings: Settings) -> str:
     return ", ".join(told[:-1]) + " or " + told[-1] if len(told) > 1 else told[0]
 
 
-def collapsed(metrics: Lines, settings: Settings) -> Finding | None:
-    """Whether the embeddings became one point, or one line.
+def collapse_limits(settings: Settings, batch: int) -> dict[str, float]:
+    """The metrics that tell a collapse in steps of so many images, and what they fall below.
 
     Spread alone cannot tell (a last BatchNorm pins it), so the rank is asked as well.
     """
-    std, rank = values(metrics, "embedding_std"), values(metrics, "effective_rank")
+    if settings.method.name in UNLEARNT:
+        return {}
+    limits = {"embedding_std": COLLAPSED_STD, "effective_rank": COLLAPSED_RANK}
+    return {key: low for key, low in limits.items() if key != "effective_rank" or batch >= RANKED}
+
+
+def collapsed(metrics: Lines, settings: Settings, batch: int) -> Finding | None:
+    """Whether the embeddings became one point, or one line."""
+    limits = collapse_limits(settings, batch)
+    std, rank = (values(metrics, key) if key in limits else [] for key in ("embedding_std", "effective_rank"))
     if not std and not rank:
         return None
     figure = ", ".join(
@@ -161,7 +186,6 @@ def collapsed(metrics: Lines, settings: Settings) -> Finding | None:
     bad_std = bool(std) and not std[-1] > COLLAPSED_STD  # NaN is bad too
     bad_rank = bool(rank) and not rank[-1] > COLLAPSED_RANK
     if bad_std or bad_rank:
-        limits = {"embedding_std": COLLAPSED_STD, "effective_rank": COLLAPSED_RANK}
         what = "the run collapsed: all images get nearly the same embedding"
         if not bad_std:
             what = "the run collapsed: the embeddings lie on one line"
@@ -256,7 +280,7 @@ def ignores_pretext(metrics: Lines, settings: Settings) -> Finding | None:
         return None
     says = {key: f"{key} {loss:.3f} (a guess: {guess:.3f})" for _, key, loss, guess in told}
     figures = ", ".join(says.values())
-    own = {"loss/pl": "gamma", "loss/rotpl": "gamma" if settings.method.gamma2 is None else "gamma2"}
+    own = {"loss/pl": "gamma", "loss/rotpl": gamma2(settings)}
     deaf = {key: guess for share, key, _, guess in told if not share < IGNORED}
     if deaf:
         known = ", ".join(said for key, said in says.items() if key not in deaf)
@@ -301,11 +325,16 @@ def _heads(settings: Settings) -> list[tuple[str, Sequence[Target], dict[str, fl
     record = maker.pipelines[1].sample((DRAWN, channels, size, size), Draws(0, DRAWN)) if maker.specs else {}
     relaxed: dict[str, Tensor] = {}
     if maker.relax is not None:
-        params = maker.relax.make_params((DRAWN, channels, maker.size, maker.size), Draws(0, DRAWN))
+        params = maker.relax.make_params((DRAWN, channels, maker.relaxed_side, maker.relaxed_side), Draws(0, DRAWN))
         relaxed = {f"{maker.relax.name}.{name}": column for name, column in params.items()}
+    fixed = {view.fixed for view in maker.views if view.relaxed and view.fixed is not None}
+    asked = [
+        replace(spec, classes=min(spec.classes, len(fixed))) if fixed and spec.kind == "categorical" else spec
+        for spec in maker.relaxed_specs
+    ]
     return [
         ("loss/pl", maker.specs, drawn_as(maker.specs, record)),
-        ("loss/rotpl", maker.relaxed_specs, drawn_as(maker.relaxed_specs, relaxed)),
+        ("loss/rotpl", asked, drawn_as(asked, relaxed)),
     ]
 
 

@@ -21,6 +21,7 @@ from prelax.evaluate.linear import Score
 from prelax.evaluate.probe import Outcome
 from prelax.evaluate.subject import Subject
 from prelax.loading import Loaded
+from prelax.preprocess import check_images
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,8 +112,11 @@ def search(
     parts = list(load_splits(on, split).values())
     side = int(parts[0].images.shape[-1])
     pictures = [read_picture(path, parts[0].plan or Plan(side, loaded.channels)) for path in queries]
-    asked = torch.cat([loaded(picture[None]) for picture in pictures])  # Q x D
-    bank = [extract(loaded.backbone, part.images, loaded.preprocess, device=loaded.device) for part in parts]
+    check_images(torch.stack(pictures), loaded.channels)
+    asked, *bank = (
+        extract(loaded.backbone, images, loaded.preprocess, device=loaded.device)
+        for images in (torch.stack(pictures), *(part.images for part in parts))
+    )  # Q x D, and N x D of each part
     cosine, rows = (x.cpu() for x in nearest(torch.cat(bank), asked, k))
     needed = rows.unique()  # ascending
     found = picked(parts, needed)

@@ -10,7 +10,7 @@ import torch
 
 from prelax.config import DataSettings
 from prelax.evaluate.protocols import evaluate
-from prelax.run import Run, tails
+from prelax.run import Run
 
 
 def transfer(
@@ -51,6 +51,22 @@ def tell_apart(datasets: Sequence[tuple[str, str | None]]) -> list[str]:
     """
     told = iter(tails([Path(root) for _, root in datasets if root is not None]))
     return [name if root is None else next(told) for name, root in datasets]
+
+
+def tails(paths: Sequence[Path]) -> list[str]:
+    """Of every path as much, from its end, as tells it from the others.
+
+    >>> tails([Path("/x/a/prelax"), Path("/x/b/prelax"), Path("/x/simsiam")])
+    ['a/prelax', 'b/prelax', 'simsiam']
+    """
+    found = []
+    for own in (path.parts for path in paths):
+        others = [path.parts for path in paths if path.parts != own]
+        length = 1
+        while length < len(own) and any(other[-length:] == own[-length:] for other in others):
+            length += 1
+        found.append("/".join(own[-length:]))
+    return found
 
 
 def as_table(matrix: dict[str, Any]) -> str:

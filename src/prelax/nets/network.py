@@ -47,8 +47,8 @@ class Network(nn.Module):
     Args:
         model: sizes.
         channels, image_size: of the views.
-        heads: outputs of each pretext head by name, and the size of what it reads, ``{"pl": ("z", 13)}``; it reads
-            embeddings (``z``), backbone features (``h``) or two of them side by side (``hh``).
+        heads: the pretext heads by name, ``{"pl": ("z", 13)}``: what each reads, embeddings (``z``), backbone features
+            (``h``) or two of them side by side (``hh``), and how many outputs it has.
         predicts: whether there is a predictor G (SimCLR alone has none).
         moving_target: whether the target is a moving average (BYOL) or the network itself without gradient (SimSiam).
     """

@@ -16,6 +16,7 @@ A view is (draw, relaxed): views of one draw share all of its record; a relaxed 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -36,6 +37,7 @@ KINDS = {
     "looc": 3,
 }
 OPEN = ("predict", "looc")
+ALL_SMALL = ("sim", "margin", "relax", "pl", "relaxpl")  # they read all small views under the number of the first
 BASES = get_args(MethodSettings.model_fields["base"].annotation)
 
 
@@ -98,10 +100,16 @@ class Method:
     def __post_init__(self) -> None:
         if self.base not in (None, *BASES):
             raise PrelaxError(f"no base {self.base!r}{nearest(str(self.base), BASES)}")
+        for number, (one, next_one) in enumerate(itertools.pairwise(self.views), start=1):
+            if one.small and not next_one.small:
+                raise PrelaxError(f"view {number} is small and view {number + 1} is not: small views come last")
+        first = next((number for number, view in enumerate(self.views, start=1) if view.small), len(self.views))
         for term in self.terms:
             for view in term.views:
                 if not 1 <= view <= len(self.views):
                     raise PrelaxError(f"term {term.name} names view {view}; views are 1 to {len(self.views)}")
+                if view > first and term.kind in ALL_SMALL:
+                    raise PrelaxError(f"term {term.name} names view {view}: all small views are read as view {first}")
             told = {"relaxpl": term.views[:1], "predict": term.views}.get(term.kind, ())
             for view in told:
                 if not self.views[view - 1].relaxed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,9 +11,9 @@ from prelax.config import keys
 from prelax.errors import PrelaxError
 from prelax.evaluate.protocols import notes
 from prelax.evaluate.relaxing import FEW
-from prelax.evaluate.transfer import tell_apart
+from prelax.evaluate.transfer import tails, tell_apart
 from prelax.report.content import Bar, Card, Cell, Chart, Effects, Line, Mark, Row, Setting, Word
-from prelax.run import Run, tails
+from prelax.run import Run
 
 # Fields of an evaluation that describe it; what else is a number is a figure.
 ABOUT = {
@@ -308,10 +307,7 @@ def card(run: Run, name: str, index: int, rows: Sequence[Row], words: Sequence[W
 
 def labelled(run: Run) -> int | None:
     """How many training images have a label, by the run's record of them; None without one."""
-    try:
-        count = json.loads((run.path / "data.json").read_text(encoding="utf-8"))["labelled"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    count = run.trained_on().get("labelled")
     return count if isinstance(count, int) else None
 
 

@@ -76,7 +76,6 @@ def bench(
         spent = warm_up(step, 15 if cuda else 3, math.inf if cuda else seconds)
         each = spent if not cuda and spent > max(seconds, LONG) else timed(step, device, seconds)
         augment = timed(making(engine), device, seconds / 4)
-        flops = 3 * flops_per_view(engine.objective.network.backbone, engine.store.shape[0], engine.maker.size)
         rows.append(
             {
                 "mode": mode,
@@ -89,7 +88,7 @@ def bench(
                 "views_per_s": round(views * engine.batch / each),
                 "augment_ms": round(augment * 1e3, 3),
                 "augment_share": round(augment / each, 4),
-                "backbone_tflops": round(views * engine.batch * flops / each / 1e12, 2),
+                "backbone_tflops": round(engine.batch * flops_per_image(engine) / each / 1e12, 2),
                 "memory_gib": round(torch.cuda.max_memory_allocated(device) / 2**30, 2) if cuda else None,
                 "device": torch.cuda.get_device_name(device) if cuda else platform.processor() or platform.machine(),
                 "torch": torch.__version__,
@@ -199,6 +198,13 @@ def timed(step: Callable[[], Any], device: torch.device, seconds: float) -> floa
         return once
     calls = max(1, int(seconds / 5 / max(once, 1e-6)))
     return statistics.median(block(calls) for _ in range(min(5, int(seconds / max(once, 1e-6)))))
+
+
+def flops_per_image(engine: Engine) -> int:
+    """Floating-point operations of the backbone on all views of an image, forward and (twice as many) backward."""
+    sides = [engine.maker.small_size if view.small else engine.maker.size for view in engine.objective.views]
+    backbone, channels = engine.objective.network.backbone, engine.store.shape[0]
+    return 3 * sum(sides.count(side) * flops_per_view(backbone, channels, side) for side in set(sides))
 
 
 def flops_per_view(backbone: nn.Module, channels: int, size: int) -> int:

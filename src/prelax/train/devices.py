@@ -9,7 +9,7 @@ from prelax.errors import PrelaxError
 from prelax.train.processes import Process
 
 
-def precision(settings: Settings, device: torch.device) -> bool:
+def in_bfloat16(settings: Settings, device: torch.device) -> bool:
     """Whether to compute in bfloat16. Refused on a CPU: some advertise it and die of an illegal instruction."""
     if settings.train.precision == "bfloat16" and device.type == "cpu":
         raise PrelaxError("train.precision=bfloat16 is for CUDA devices; on the CPU use float32")

@@ -24,7 +24,7 @@ from prelax.data import ImageSet, ShardSet, store_of
 from prelax.draws import Draws
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.nets.norm import prepare_to_compile, silent_channels
-from prelax.train.devices import precision
+from prelax.train.devices import in_bfloat16
 from prelax.train.norms import synchronise
 from prelax.train.optim import load_optimizer, optimizer, schedules
 from prelax.train.processes import Process, any_of, next_of_all
@@ -56,7 +56,7 @@ class Engine:
         self.batch = batch_of(settings, images, process.world)
         train = train.model_copy(update={"batch_size": self.batch})  # the rate goes by what a step sees
         self.steps = self.images // self.batch
-        self.bfloat16 = precision(settings, device)
+        self.bfloat16 = in_bfloat16(settings, device)
         channels, side = images.shape[0], images.shape[-1]
         self.maker = ViewMaker(settings, channels, side, device)
         if settings.method.name == "supervised":

@@ -58,7 +58,7 @@ def groups(network: nn.Module, settings: TrainSettings) -> list[dict[str, Any]]:
     found: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, weight in network.named_parameters():
         if weight.requires_grad:
-            constant = settings.predictor_lr == "constant" and "predictor." in name
+            constant = settings.predictor_lr == "constant" and name.startswith("predictor.")
             plain = weight.ndim <= 1 and (settings.optimizer == "lars" or not settings.decay_norms)
             found.setdefault((constant, plain), []).append(weight)
     alone = {"weight_decay": 0.0, **({"adapt": False} if settings.optimizer == "lars" else {})}

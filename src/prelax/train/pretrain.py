@@ -20,7 +20,7 @@ from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, ShardStore, bar, load, load_training
 from prelax.data.tars import remote
 from prelax.errors import PrelaxError
-from prelax.evaluate.doctor import COLLAPSED_RANK, COLLAPSED_STD, remedies
+from prelax.evaluate.doctor import collapse_limits, remedies
 from prelax.evaluate.labels import digests_of
 from prelax.run import Run
 from prelax.train.devices import choose_device
@@ -253,10 +253,8 @@ def trouble(lines: list[dict[str, Any]], settings: Settings, batch: int) -> str 
     for name, value in losses.items():
         if not math.isfinite(value):
             return f"{name} is {value}. Try a lower train.lr, train.warmup_epochs=10, or method.pl_reduction=mean."
-    if settings.train.stop_on_collapse and settings.method.name not in ("supervised", "rotation"):
-        limits = {"embedding_std": COLLAPSED_STD, "effective_rank": COLLAPSED_RANK}
-        if batch < 4:  # the rank of a batch is at most its size less one: here it says nothing
-            del limits["effective_rank"]
+    if settings.train.stop_on_collapse:
+        limits = collapse_limits(settings, batch)
         collapsed = [
             any(isinstance(v := e.get(k), int | float) and v < low for k, low in limits.items()) for e in lines
         ]
@@ -304,10 +302,8 @@ def check_data(run: Run, images: ImageSet | ShardSet) -> bool:
 
     Gives whether the run has a record of them.
     """
-    try:
-        before = json.loads((run.path / "data.json").read_text(encoding="utf-8"))
-        count, shards, known = before["images"], before.get("shards"), (before.get("digest"), before.get("order"))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    before = run.trained_on()
+    if (count := before.get("images")) is None:
         return False
     if count != len(images):
         raise PrelaxError(
@@ -315,9 +311,10 @@ def check_data(run: Run, images: ImageSet | ShardSet) -> bool:
             "with, or begin a new run"
         )
     if isinstance(images, ShardSet):
-        if shards != images.digest or before.get("contents", images.contents) != images.contents:
+        if before.get("shards") != images.digest or before.get("contents", images.contents) != images.contents:
             raise PrelaxError(f"the shards are not those {run.path} began with; bring those back, or begin a new run")
     else:
+        known = before.get("digest"), before.get("order")
         for was, now, what in zip(known, digests_of(images), ("not those", "not in the order"), strict=True):
             if was is not None and was != now:
                 raise PrelaxError(
@@ -339,7 +336,7 @@ def note_data(run: Run, images: ImageSet | ShardSet, recorded: bool = False) -> 
         about["first"] = images.paths[0] if images.paths else None
         run.write("data.json", json.dumps(about) + "\n")
     elif images.paths:  # they may have been moved
-        about = json.loads((run.path / "data.json").read_text(encoding="utf-8"))
+        about = run.trained_on()
         if about.get("first") != images.paths[0]:
             run.write("data.json", json.dumps(about | {"first": images.paths[0]}) + "\n")
     for note in images.notes:

@@ -39,7 +39,7 @@ class Objective(nn.Module):
 
     Args:
         settings: everything.
-        channels: of the images.
+        channels, image_size: of the views.
         specs: targets of the pipeline.
         relaxed_specs: targets of the relaxed augmentation.
         classes: of the labels, for the supervised line.
@@ -148,7 +148,12 @@ class Objective(nn.Module):
         return total, seen
 
     def features(self, encoder: Encoder, images: Tensor, apart: int | None = None, views: int | None = None) -> Tensor:
-        """Backbone features in float32, V x B x F: of the full-size views, or of ``views`` normalised in ``apart``."""
+        """Backbone features in float32, V x B x F.
+
+        Args:
+            apart: equal parts of the batch that BatchNorm takes one by one; by default as the method has it.
+            views: V; by default how many are of full size.
+        """
         with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=self.autocast):
             h = encoder.features(images, apart or self.apart, self.together).float()
         return h.flatten(0, 1).unflatten(0, (views or self.full, -1))
@@ -165,9 +170,10 @@ class Objective(nn.Module):
         return residual.detach() if self.settings.residual_gradient == "detach" else residual
 
     def predictions(self, z: Sequence[Tensor]) -> dict[tuple[int, ...], Tensor]:
-        """G of every embedding and residual that a term asks for: ``g[i,]`` and ``g[i, j]``."""
+        """G of every embedding and residual that a term asks for: ``g[i,]``, and ``g[i, j]`` where alpha is not 0."""
         singles = sorted({(t.views[0],) for t in self.needs_g})
-        pairs = sorted({self.pair(t) for t in self.needs_g if t.kind == "relax"})
+        relaxed = [t for t in self.needs_g if t.kind == "relax" and coefficient(self.settings, t.alpha) > 0]
+        pairs = sorted({self.pair(t) for t in relaxed})
         if not singles:
             return {}
         asked: dict[tuple[int, ...], Tensor] = {(i,): z[i - 1] for (i,) in singles}
@@ -205,7 +211,8 @@ class Objective(nn.Module):
             return sim(g[on[:1]], target)
         assert term.kind == "relax", term.kind
         alpha = coefficient(settings, term.alpha)
-        p, g_r = g[on[:1]], g[self.pair(term)]
+        p = g[on[:1]]
+        g_r = g[self.pair(term)] if alpha > 0 else torch.zeros_like(p)
         if self.base == "simclr":
             return self.each_copy(p - alpha * g_r, z[on[2] - 1])
         return r2s(p, g_r, target, alpha)
@@ -234,8 +241,10 @@ class Objective(nn.Module):
             read: Sequence[Tensor] = z
             if self.off[term.kind] == "backbone":
                 read = [*h[: self.full].unbind(0), *([h[self.full :].flatten(0, 1)] if self.copies else [])]
-            anchor = self.settings.std_anchor if term.kind == "pl" else self.settings.pl_anchor
-            j = {"same": term.views[1], "other": 2, "none": None}[anchor]
+            if term.kind == "pl":
+                j = {"other": term.views[1], "none": None}[self.settings.std_anchor]
+            else:
+                j = {"same": term.views[1], "other": 2, "none": None}[self.settings.pl_anchor]
             r = read[i - 1] if j is None else self.residual(read, i, j)
             told = drawn if term.kind == "pl" else relaxed
             return loss(head(r), joined([told[n - 1] for n in (self.copies if i in self.copies else (i,))], loss.specs))

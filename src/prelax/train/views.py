@@ -61,9 +61,10 @@ class ViewMaker:
             self.pipelines = {number: pipeline.compiled() for number, pipeline in self.pipelines.items()}
             self.relaxing = {number: _compiled(*pair) for number, pair in self.relaxing.items()}
         self.relaxed_specs: tuple[Target, ...] = ()
-        if self.relax is not None:  # it is drawn for finished views
-            side = self.small_size if all(view.small for view in self.views if view.relaxed) else self.size
-            self.relaxed_specs = augment.targets_at(self.relax, (1, channels, side, side))
+        # The relaxed augmentation is drawn for finished views.
+        self.relaxed_side = self.small_size if all(view.small for view in self.views if view.relaxed) else self.size
+        if self.relax is not None:
+            self.relaxed_specs = augment.targets_at(self.relax, (1, channels, self.relaxed_side, self.relaxed_side))
         self.dtype = torch.float32
         self.memory_format = torch.contiguous_format
 
@@ -116,10 +117,10 @@ class ViewMaker:
             pipeline = self.pipelines[which]
             if view.draw not in drawn:
                 record = pipeline.sample(tuple(pixels.shape), draws["draw", view.draw])  # type: ignore[arg-type]
-                shared = (
-                    {name: c for name, c in drawn[1].record.items() if _belongs(name, view.shares)} if drawn else {}
-                )
-                record = Record({**record.columns, **shared}, record.specs)
+                if views:
+                    first = views[0].drawn.record
+                    shared = {name: column for name, column in first.items() if _belongs(name, view.shares)}
+                    record = Record({**record.columns, **shared}, record.specs)
                 drawn[view.draw] = View(pipeline.apply(pixels, record, self.dtype, self.memory_format), record)
             shown = drawn[view.draw]
             if view.small and shown.images.shape[-1] != self.small_size:  # a full view's draw, made smaller
