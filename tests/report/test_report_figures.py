@@ -14,9 +14,9 @@ from PIL import Image
 
 from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.report import figures
-from prelax.report.knowing import of_features
+from prelax.report.knowing import legend_columns, of_features
 from prelax.report.rows import reverse_rows, sensitivity_rows
-from prelax.report.style import COLUMN
+from prelax.report.style import COLUMN, figure
 from prelax.run import Run
 
 AUGMENTATIONS = [
@@ -93,6 +93,29 @@ def test_tsne_and_retrieval_are_drawn_from_a_run(run_folder: Callable[..., Run],
     run = run_folder(tmp_path / "run", epochs=2)
     assert is_a_column_wide(figures.draw_tsne(run, tmp_path / "tsne", points=60))
     assert is_a_column_wide(figures.draw_retrieval(run.path, tmp_path / "retrieval", queries=3))
+
+
+NETTE = "tench, English springer, cassette player, chain saw, church, French horn, garbage truck, gas pump, golf ball"
+
+
+@pytest.mark.parametrize(
+    "called", [[*NETTE.split(", "), "parachute"], [str(n) for n in range(10)], ["WWWWWWWWW MMMMMMMMM", "a", "b"] * 4]
+)
+def test_the_legend_of_a_map_stays_within_its_column(called: list[str], tmp_path: Path) -> None:
+    with figure(3.0, tmp_path / "map") as (drawing, _):
+        axes = drawing.subplots()
+        for name in called:
+            axes.scatter([0], [0], s=3, label=name)
+        legend = drawing.legend(
+            loc="outside lower center",
+            ncols=legend_columns(called, most=4, mark=3.1),
+            handletextpad=0.1,
+            columnspacing=1.0,
+        )
+        drawing.draw_without_rendering()
+        box = legend.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= drawing.bbox.x1
 
 
 def test_residual_probe_puts_the_floor_beside_every_bar(run_folder: Callable[..., Run], tmp_path: Path) -> None:

@@ -159,15 +159,17 @@ def draw_tsne(
     places = embedding.tsne(features, seed)
     labels = test.labels[rows].numpy() if test.labels is not None else np.full(len(rows), -1)
     classes = [label for label in np.unique(labels) if label >= 0]
+    called = [test.classes[label] if label < len(test.classes) else str(label) for label in classes]
     named = 0 < len(classes) <= 20  # more than that does not fit a legend
+    columns = legend_columns(called, most=4, mark=3.1)
     wide, high = np.ptp(places, axis=0) + 1e-9
     height = min(3.3, max(1.5, 3.1 * high / wide))  # of the map: no more paper than it covers
-    with figure(height + (0.16 * -(-len(classes) // 4) if named else 0), path) as (drawing, written):
+    with figure(height + (0.16 * -(-len(classes) // columns) if named else 0), path) as (drawing, written):
         axes = drawing.subplots()
         size = max(1.5, min(10.0, 6000 / len(rows)))
         unknown = labels < 0
         axes.scatter(places[unknown, 0], places[unknown, 1], s=size, c="#777777", linewidths=0, alpha=0.8)
-        for label in classes:
+        for label, name in zip(classes, called, strict=True):
             chosen = labels == label
             axes.scatter(
                 places[chosen, 0],
@@ -177,14 +179,14 @@ def draw_tsne(
                 marker=MARKERS[label // 8 % 5],
                 linewidths=0,
                 alpha=0.85,
-                label=test.classes[label] if label < len(test.classes) else str(label),
+                label=name,
             )
         axes.set_aspect("equal")
         axes.axis("off")
         if named:
             drawing.legend(
                 loc="outside lower center",
-                ncols=4,
+                ncols=columns,
                 markerscale=(18 / size) ** 0.5,
                 handletextpad=0.1,
                 columnspacing=1.0,

@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 import shlex
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.textpath import TextPath
 
 from prelax.errors import PrelaxError
 from prelax.report.content import Bar
 from prelax.report.gather import bars, finite, moves, names, own_residual
-from prelax.report.style import PALETTE, figure
+from prelax.report.style import COLUMN, PALETTE, STYLE, figure
 from prelax.run import Run
 
 THICK = 0.8  # of the bars of one thing together
 GAP, WIDE = 2.0, 7.0  # per cent of the axis: between a mark and a number, and what a number takes
-LETTERS = 66  # of a legend that fit in a column, about
+LEGEND = 72 * COLUMN / STYLE["legend.fontsize"] - 2  # how wide one is between its margins, in sizes of its font
 
 
-def legend_columns(called: Sequence[str]) -> int:
-    """How many names stand side by side in a legend a column wide."""
-    return max(1, min(3, len(called), LETTERS // (max(map(len, called)) + 8)))
+def legend_columns(called: Sequence[str], most: int = 3, mark: float = 5.4) -> int:
+    """How many names stand side by side in a legend a column wide.
+
+    >>> legend_columns(["tench", "English springer", "church", "parachute"])
+    3
+
+    Args:
+        most: names, however short.
+        mark: what a name's line or dot takes with the space around it, in sizes of the font.
+    """
+    with warnings.catch_warnings(action="ignore"):  # letters that no font has: said when they are drawn
+        wide = [TextPath((0, 0), name, size=1).get_extents().width if name.strip() else 0.0 for name in called]
+    for columns in range(min(most, len(called)), 1, -1):
+        parts = np.array_split(wide, columns)  # as matplotlib fills them
+        if sum(max(part) + mark for part in parts) <= LEGEND:
+            return columns
+    return 1
 
 
 def draw_knowledge(folders: Sequence[Run], path: Path | str) -> list[Path]:
