@@ -20,11 +20,13 @@ from prelax.record import Target
 
 COLLAPSED_STD, COLLAPSED_RANK = 0.05, 1.1  # of unit embeddings times sqrt(d) (1 is healthy); of directions
 THIN_STD, THIN_RANK = 0.5, 1.5  # runs have come back from here
+RANKED = 4  # images in a batch from which its rank, at most their number less one, says something
 WAITING = 0.2  # share of an epoch spent waiting for pixels
 SLOWED = 0.6  # of the run's own median speed
 IGNORED = 0.97  # of the loss of a guess
 EASY = 0.05  # of it: on CIFAR-10 the angle of a residual fell to 0.002-0.02 of a guess, and the features with it
 JUMP, JUMPS, BEFORE = 1.2, 3, 5  # a loss so much above the median of so many epochs before it; more than chance
+NOTHING = 1e-6  # the loss of a guess where every draw is the same (a preset of whole images): there is nothing to tell
 SILENT = 0.1  # share of a backbone's channels
 DRAWN = 4096  # images whose parameters say how these are drawn
 UNLEARNT = ("supervised", "rotation")  # methods whose embeddings are not compared
@@ -147,7 +149,8 @@ def collapsed(metrics: Lines, settings: Settings) -> Finding | None:
 
     Spread alone cannot tell (a last BatchNorm pins it), so the rank is asked as well.
     """
-    std, rank = values(metrics, "embedding_std"), values(metrics, "effective_rank")
+    std = values(metrics, "embedding_std")
+    rank = values(metrics, "effective_rank") if settings.train.batch_size >= RANKED else []
     if not std and not rank:
         return None
     figure = ", ".join(
@@ -161,16 +164,13 @@ def collapsed(metrics: Lines, settings: Settings) -> Finding | None:
     bad_std = bool(std) and not std[-1] > COLLAPSED_STD  # NaN is bad too
     bad_rank = bool(rank) and not rank[-1] > COLLAPSED_RANK
     if bad_std or bad_rank:
-        limits = {"embedding_std": COLLAPSED_STD, "effective_rank": COLLAPSED_RANK}
+        limits = {"embedding_std": COLLAPSED_STD} if std else {}
+        if rank:
+            limits["effective_rank"] = COLLAPSED_RANK
         what = "the run collapsed: all images get nearly the same embedding"
         if not bad_std:
             what = "the run collapsed: the embeddings lie on one line"
-        return Finding(
-            False,
-            "collapse",
-            f"{what} ({figure}); try {remedies(settings)}",
-            {key: limit for key, limit in limits.items() if values(metrics, key)},
-        )
+        return Finding(False, "collapse", f"{what} ({figure}); try {remedies(settings)}", limits)
     thin = {"embedding_std": THIN_STD} if std and std[-1] < THIN_STD else {}
     if rank and rank[-1] < THIN_RANK:
         thin["effective_rank"] = THIN_RANK
@@ -251,6 +251,8 @@ def ignores_pretext(metrics: Lines, settings: Settings) -> Finding | None:
         if not losses or not specs:
             continue
         guess = chance(specs, settings.method.pl_reduction, drawn)
+        if guess < NOTHING:
+            continue
         told.append((losses[-1] / guess, key, losses[-1], guess))
     if not told:
         return None

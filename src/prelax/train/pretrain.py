@@ -20,7 +20,7 @@ from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, ShardStore, bar, load, load_training
 from prelax.data.tars import remote
 from prelax.errors import PrelaxError
-from prelax.evaluate.doctor import COLLAPSED_RANK, COLLAPSED_STD, remedies
+from prelax.evaluate.doctor import COLLAPSED_RANK, COLLAPSED_STD, RANKED, remedies
 from prelax.evaluate.labels import digests_of
 from prelax.run import Run
 from prelax.train.devices import choose_device
@@ -255,7 +255,7 @@ def trouble(lines: list[dict[str, Any]], settings: Settings, batch: int) -> str 
             return f"{name} is {value}. Try a lower train.lr, train.warmup_epochs=10, or method.pl_reduction=mean."
     if settings.train.stop_on_collapse and settings.method.name not in ("supervised", "rotation"):
         limits = {"embedding_std": COLLAPSED_STD, "effective_rank": COLLAPSED_RANK}
-        if batch < 4:  # the rank of a batch is at most its size less one: here it says nothing
+        if batch < RANKED:
             del limits["effective_rank"]
         collapsed = [
             any(isinstance(v := e.get(k), int | float) and v < low for k, low in limits.items()) for e in lines
