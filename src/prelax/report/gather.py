@@ -47,6 +47,8 @@ CAPTIONS = {
     ),
     "lr": ("Learning rate", "As scheduled."),
     "images_per_s": ("Speed", "Images a second."),
+    "views_per_s": ("Views", "Views a second; each image is shown in several."),
+    "data_wait": ("Waiting", "Share of the time that went into waiting for images."),
     "seconds": ("Time", "Seconds an epoch."),
 }
 
