@@ -133,8 +133,8 @@ def remedies(settings: Settings) -> str:
     """What to try against a collapse, of what has not been tried."""
     asked, terms = settings.method, terms_of(settings.method)
     told = ["a lower train.lr"]
-    if any(term.kind in ("pl", "relaxpl") for term in terms):
-        told.append("a lower method.gamma")
+    own = {"pl": "gamma", "relaxpl": "gamma" if asked.gamma2 is None else "gamma2"}
+    told += dict.fromkeys(f"a lower method.{own[term.kind]}" for term in terms if term.kind in own)
     if any(term.kind == "relax" for term in terms) and asked.residual_gradient in ("full", "detach-anchor"):
         told.append("method.residual_gradient=detach-in-g")
     if any(term.name == "r2s" for term in terms) and 0 < asked.alpha < 1:
