@@ -281,3 +281,12 @@ def test_every_curve_that_training_logs_has_a_caption(tmp_path: Path) -> None:
     _, rest = charts([run.metrics()], [{}])
     assert {"views_per_s", "data_wait", "loss/pl"} <= {chart.key for chart in rest}
     assert all(chart.caption for chart in rest)
+
+
+def test_a_run_without_the_papers_curves_shows_its_loss() -> None:
+    supervised = [{"epoch": epoch, "loss": 2 / epoch, "loss/classify": 2 / epoch, "lr": 0.1} for epoch in (1, 2)]
+    first, rest = charts([supervised], [{}])
+    assert [chart.key for chart in first] == ["loss"]
+    assert [chart.key for chart in rest] == ["loss/classify", "lr"]
+    both, _ = charts([supervised, [{"epoch": 1, "loss": 1.0, "loss/sim": 1.0}]], [{}, {}])
+    assert [chart.key for chart in both] == ["loss/sim"]

@@ -270,6 +270,8 @@ def charts(
             floors.append(Mark(index, floor, "random backbone"))
     first = [chart(key, title, said, unit, floors if key == "knn" else None) for key, title, said, unit in DYNAMICS]
     shown = {key for key, *_ in DYNAMICS} | {"epoch"}
+    if not any(first):  # labels or angles alone: the loss is what there is to see
+        first, shown = [chart("loss", *CAPTIONS["loss"])], shown | {"loss"}
     logged = [key for run in metrics for entry in run for key, value in entry.items() if isinstance(value, int | float)]
     others = [key for key in dict.fromkeys(logged) if key not in shown]
     rest = [chart(key, *caption(key)) for key in others]
