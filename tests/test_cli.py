@@ -196,10 +196,11 @@ def test_a_run_is_not_written_over(run: Path, capsys: pytest.CaptureFixture[str]
     assert "add --resume" in capsys.readouterr().err
 
 
-def test_resuming_a_finished_run_changes_nothing(run: Path) -> None:
+def test_resuming_a_finished_run_changes_nothing_and_says_so(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (run / "backbone.safetensors").read_bytes()
-    assert main(["pretrain", str(run), "--resume", "--quiet"]) == 0
+    assert main(["pretrain", str(run), "--resume"]) == 0
     assert (run / "backbone.safetensors").read_bytes() == before
+    assert "it had all of its epochs already" in capsys.readouterr().out
 
 
 def test_resuming_with_another_setting_is_refused_by_name(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

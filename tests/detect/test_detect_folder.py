@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from safetensors.torch import load_file, save_file
 
 from prelax.cli import main
@@ -142,6 +143,13 @@ def test_scores_are_written_though_the_picture_cannot_be_drawn(toy: Path, monkey
     with pytest.warns(PrelaxWarning, match=r"was not drawn \(Image size is too large\); everything else is written"):
         out = finished(toy)
     assert json.loads((out / "detection.json").read_text())["box"]["AP"] == 0.0
+
+
+def test_a_picture_without_predictions_says_so(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Figure, "supxlabel", lambda _, text, **style: told.append(text))
+    finished(toy)
+    assert told == ["Nothing was found in these images: no prediction reached --score; a lower one keeps weaker ones."]
 
 
 def test_names_with_dollar_signs_are_drawn_as_they_are(toy: Path, recwarn: pytest.WarningsRecorder) -> None:

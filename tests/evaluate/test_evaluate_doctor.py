@@ -48,6 +48,13 @@ def test_a_spread_pinned_by_batchnorm_does_not_hide_a_collapsed_rank():
     assert "one line" in told([line(1), line(2, embedding_std=1.0, effective_rank=1.05)])["collapse"].found
 
 
+def test_the_rank_of_two_images_says_nothing():
+    lines = [line(1), line(2, effective_rank=1.0)]
+    found = {f.what: f for f in diagnose(lines, resolve("digits/prelax-rot", ["train.batch_size=2"]))}["collapse"]
+    assert found.fine
+    assert "rank" not in found.found
+
+
 def test_embeddings_near_one_line_are_a_warning_and_not_yet_a_collapse():
     finding = told([line(1), line(2, embedding_std=0.8, effective_rank=1.4)])["collapse"]
     assert not finding.fine
@@ -92,6 +99,9 @@ def test_only_what_has_not_been_tried_is_proposed_against_a_collapse():
         return {f.what: f for f in diagnose(lines, resolve(recipe, changes))}["collapse"].found.split("; try ")[1]
 
     assert proposed("digits/simsiam", "train.warmup_epochs=1") == "a lower train.lr"
+    assert "a lower method.gamma," in proposed("digits/prelax-rot")
+    assert "a lower method.gamma2," in proposed("digits/prelax-rot", "method.gamma2=0.5")  # the weight that is in force
+    assert "a lower method.gamma or a lower method.gamma2" in proposed("folder", "train.warmup_epochs=1")
     assert "detach-in-g" in proposed("digits/prelax-all")
     assert "detach-in-g" not in proposed("digits/prelax-all", "method.residual_gradient=detach-in-g")
     assert "method.alpha=0" in proposed("digits/prelax-std", "method.alpha=0.5")
@@ -213,6 +223,14 @@ def test_a_run_without_an_epoch_has_nothing_to_judge_by():
 
 def test_simsiam_has_no_pretext_to_ignore():
     assert "pretext" not in told([{k: v for k, v in line(1).items() if k != "loss/rotpl"}], "digits/simsiam")
+
+
+def test_a_preset_that_draws_nothing_has_nothing_to_be_told():
+    settings = resolve("digits/prelax-all", ["augment.preset=none"])
+    lines = [line(1), line(2, **{"loss/pl": 0.14})]
+    found = next(f for f in diagnose(lines, settings) if f.what == "pretext")
+    assert found.fine
+    assert "loss/pl" not in found.found
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

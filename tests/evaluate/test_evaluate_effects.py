@@ -168,6 +168,20 @@ def test_images_without_labels_to_go_by_are_told_how_far_they_move(run, tmp_path
     assert "points" not in candidates(result)[0]["why"]
 
 
+def test_where_nothing_is_held_out_the_training_images_are_looked_at(run, tmp_path, monkeypatch, capsys):
+    from PIL import Image
+
+    monkeypatch.setenv("PRELAX_CACHE", str(tmp_path / "cache"))
+    for number, image in enumerate(load_data(run.settings.data, "test").images[:12]):
+        (folder := tmp_path / "photos" / str(number % 2)).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[0].numpy()).save(folder / f"{number}.png")
+    changes = [f"data.root={tmp_path / 'photos'}", "data.test_fraction=0", "train.epochs=1", "model.backbone=resnet8"]
+    pretrain(resolve("folder", changes), tmp_path / "whole", progress=False)
+    assert main(["augmentations", str(tmp_path / "whole"), "--draws", "1", "--operation", "rotation"]) == 0
+    assert "12 images of photos" in capsys.readouterr().out
+    assert (tmp_path / "whole" / "augmentations.png").is_file()
+
+
 def test_examples_are_the_images_under_each_operation(run):
     loaded = load(run.path)
     images = load_data(loaded.settings.data, "test").images[:4]

@@ -16,7 +16,7 @@ from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.report import figures
 from prelax.report.knowing import legend_columns, of_features
 from prelax.report.rows import reverse_rows, sensitivity_rows
-from prelax.report.style import COLUMN, figure
+from prelax.report.style import COLUMN, WRONG, figure
 from prelax.run import Run
 
 AUGMENTATIONS = [
@@ -68,6 +68,13 @@ def test_bars_state_each_accuracy_and_the_reference(tmp_path: Path) -> None:
     text = written[1].read_text()
     for said in ("rotation", "41.7", "86.1", "87.0"):
         assert said in text
+
+
+def test_all_of_the_lowest_bars_are_marked_and_the_mark_is_explained(tmp_path: Path) -> None:
+    level = [*AUGMENTATIONS, {"augmentation": "jigsaw", "accuracy": 41.7}]
+    one, two = (figures.draw_bars(rows, tmp_path / "bars")[1].read_text() for rows in (AUGMENTATIONS, level))
+    assert "orange: the lowest" in one
+    assert two.lower().count(WRONG.lower()) == 2 * one.lower().count(WRONG.lower()) > 0
 
 
 def test_sensitivity_has_a_panel_per_coefficient(tmp_path: Path) -> None:

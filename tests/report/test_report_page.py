@@ -13,12 +13,15 @@ import pytest
 import torch
 import yaml
 
+from prelax.config import resolve
 from prelax.data import ImageSet
 from prelax.doctor import examine_run
 from prelax.errors import PrelaxError
 from prelax.report import report
+from prelax.report.gather import charts
 from prelax.report.page import PICTURED
 from prelax.run import Run
+from prelax.train import pretrain
 
 VOID = {"meta", "link", "br", "img", "line", "input", "hr"}
 
@@ -261,3 +264,29 @@ def test_a_run_that_is_named_twice_is_shown_once(run_folder: Callable[..., Run],
     one, two = (run_folder(tmp_path / name, epochs=2) for name in ("one", "two"))
     page = report([one, tmp_path / "two", two.path / ".." / "one"], tmp_path / "page.html", points=0)
     assert "<title>one and two" in page.read_text()
+
+
+@pytest.mark.parametrize("method", ["simsiam", "prelax-rot"])
+def test_of_the_views_it_is_told_how_they_were_made_and_not_what_reads_it(
+    method: str, run_folder: Callable[..., Run], tmp_path: Path
+) -> None:
+    page = report([run_folder(tmp_path / "run", method)], points=0).read_text()  # a residual, an embedding or nothing
+    assert "how each view was made." in page
+    assert "residual has to tell" not in page
+
+
+def test_every_curve_that_training_logs_has_a_caption(tmp_path: Path) -> None:
+    settings = resolve("digits/prelax-all", ["train.epochs=1", "data.limit=64", "train.batch_size=32"])
+    run = pretrain(settings, tmp_path / "run", progress=False)
+    _, rest = charts([run.metrics()], [{}])
+    assert {"views_per_s", "data_wait", "loss/pl"} <= {chart.key for chart in rest}
+    assert all(chart.caption for chart in rest)
+
+
+def test_a_run_without_the_papers_curves_shows_its_loss() -> None:
+    supervised = [{"epoch": epoch, "loss": 2 / epoch, "loss/classify": 2 / epoch, "lr": 0.1} for epoch in (1, 2)]
+    first, rest = charts([supervised], [{}])
+    assert [chart.key for chart in first] == ["loss"]
+    assert [chart.key for chart in rest] == ["loss/classify", "lr"]
+    both, _ = charts([supervised, [{"epoch": 1, "loss": 1.0, "loss/sim": 1.0}]], [{}, {}])
+    assert [chart.key for chart in both] == ["loss/sim"]

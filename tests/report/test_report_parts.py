@@ -57,6 +57,11 @@ def test_agreement_counts_only_known_labels() -> None:
     assert embedding.agreement(torch.tensor([0, 0, 1, -1]), unknown) == 100.0
 
 
+def test_of_one_class_there_is_nothing_to_agree_on() -> None:
+    labels = torch.tensor([0, 0, 0, -1])  # a folder with one sub-folder
+    assert embedding.agreement(labels, torch.tensor([[1], [2], [0], [0]])) is None
+
+
 def test_tsne_keeps_far_groups_apart_and_inside_the_frame() -> None:
     generator = torch.Generator().manual_seed(0)
     groups = torch.eye(3).repeat_interleave(20, 0) @ torch.randn(3, 60, generator=generator)

@@ -5,6 +5,7 @@ import torch
 
 from prelax import augment
 from prelax.config import resolve
+from prelax.errors import PrelaxError
 from prelax.objectives import METHODS, Method, Term, ViewSpec
 from prelax.train import ViewMaker
 
@@ -135,6 +136,11 @@ def test_small_views_have_the_size_and_the_share_of_the_image_that_are_set() -> 
     *_, last = maker("essl", *share).make(PIXELS, IDS, 1)
     assert last.shown.images.shape[-1] == 12
     assert 0.03 < last.shown.record["crop.area"].min() <= last.shown.record["crop.area"].max() < 0.18
+
+
+def test_a_share_that_ends_before_it_begins_is_refused_by_the_names_of_its_settings() -> None:
+    with pytest.raises(PrelaxError, match=r"from 0.2 to 0.1 of the image: augment.small_area_from must not be above"):
+        maker("prelax-crops", "augment.small_area_to=0.1")
 
 
 def test_loocs_keys_share_one_augmentation_each() -> None:

@@ -147,16 +147,15 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
 def draw_examples(
     run: Any, on: Any, ranked: list[dict[str, Any]], result: dict[str, Any], target: Path, seed: int
 ) -> list[Path]:
-    from prelax.data import load as load_data
+    from prelax.data import load_splits
     from prelax.evaluate.alone import some
     from prelax.evaluate.effects import examples
     from prelax.loading import load
     from prelax.report.gallery import draw_gallery
 
     loaded = load(run.path)
-    images = load_data(on or loaded.settings.data, "test")
-    if len(images) == 0:
-        images = load_data(on or loaded.settings.data, "train")
+    splits = load_splits(on or loaded.settings.data)
+    images = splits.get("test") or splits["train"]
     few = images.images[some(len(images), EXAMPLES, seed)]
     made = dict(examples(loaded, few, [result["rows"][0], *ranked], seed))
     about = "moved: distance of the features, in % of that between different images\norange: first to relax"

@@ -89,6 +89,7 @@ def pretrain(
     from prelax.train import pretrain as train
 
     began = time.perf_counter()
+    whole = resume and (out / "backbone.safetensors").is_file()
     state.afterwards = f"; go on with `prelax pretrain {shlex.quote(str(out))} --resume`"
     with working():
         try:
@@ -99,6 +100,8 @@ def pretrain(
             raise
     if int(os.environ.get("RANK", "0")) > 0:  # of several processes the first speaks
         return
+    if whole:
+        say(f"it had all of its epochs already ({run.settings.train.epochs}): nothing was left to train")
     folder, named = settings.data.source == "folder", shlex.quote(str(run.path))
     with working():
         page = write_page(run, settings.train.device) if folder and not quiet else None

@@ -184,7 +184,8 @@ def load_folder(
         listing, labels = whole.pick(rows), [labels[i] for i in rows]
         if not rows:
             raise NothingHeldOut(
-                f"no test images: set data.test_root, or data.test_fraction above 0 ({root} has no split)"
+                f"none of the images in {root} is held out to measure on: measure by others (--on FOLDER), or train "
+                "with data.test_root, or data.test_fraction above 0"
             )
     elif split == "test":
         listing = scan(test_tree)

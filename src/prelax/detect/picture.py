@@ -26,6 +26,13 @@ AT_MOST = 12
 COLOURS = tuple(colour for colour in PALETTE if colour != "#000000")
 
 
+def below(found: bool) -> str:
+    """What the row of predictions shows, in a line."""
+    if not found:
+        return "Nothing was found in these images: no prediction reached --score; a lower one keeps weaker ones."
+    return f"Predictions scored {SURE} or more, at most {AT_MOST}; dashed: the best {AT_LEAST}, where none is sure."
+
+
 def draw_predictions(
     val: CocoSet, results: list[dict[str, Any]], path: Path, title: str, images: int = 5, masks: bool = False
 ) -> Path:
@@ -43,21 +50,15 @@ def draw_predictions(
         )
         FigureCanvasAgg(figure)
         axes = figure.subplots(2, len(rows), squeeze=False, gridspec_kw={"width_ratios": shapes})
+        found = [surest(by_image[val.images[row]["id"]]) for row in rows]
         for column, row in enumerate(rows):
             pixels = val.pixels(row)
-            found = surest(by_image[val.images[row]["id"]])
             panel(axes[0, column], pixels, val, val.objects[row][:60], masks)
-            panel(axes[1, column], pixels, val, found, masks)
+            panel(axes[1, column], pixels, val, found[column], masks)
         axes[0, 0].set_ylabel("annotated", fontsize=8)
         axes[1, 0].set_ylabel("predicted", fontsize=8)
         figure.suptitle(title, x=0.005, ha="left", fontsize=9, fontweight="bold", parse_math=False)
-        figure.supxlabel(
-            f"Predictions scored {SURE} or more, at most {AT_MOST}; dashed: the best {AT_LEAST}, where none is sure.",
-            x=0.005,
-            ha="left",
-            fontsize=7,
-            color="#555555",
-        )
+        figure.supxlabel(below(any(found)), x=0.005, ha="left", fontsize=7, color="#555555")
         with writing(path), boxes_told(), replacing(path) as temporary:
             figure.savefig(temporary, format="png", metadata={"Software": None})
     return path

@@ -27,6 +27,7 @@ SLOWED = 0.6  # of the run's own median speed
 IGNORED = 0.97  # of the loss of a guess
 EASY = 0.05  # of it: on CIFAR-10 the angle of a residual fell to 0.002-0.02 of a guess, and the features with it
 JUMP, JUMPS, BEFORE = 1.2, 3, 5  # a loss so much above the median of so many epochs before it; more than chance
+NOTHING = 1e-6  # the loss of a guess where every draw is the same (a preset of whole images): there is nothing to tell
 SILENT = 0.1  # share of a backbone's channels
 DRAWN = 4096  # images whose parameters say how these are drawn
 UNLEARNT = ("supervised", "rotation")  # methods whose embeddings are not compared
@@ -275,6 +276,8 @@ def ignores_pretext(metrics: Lines, settings: Settings) -> Finding | None:
         if not losses or not specs:
             continue
         guess = chance(specs, settings.method.pl_reduction, drawn)
+        if guess < NOTHING:
+            continue
         told.append((losses[-1] / guess, key, losses[-1], guess))
     if not told:
         return None

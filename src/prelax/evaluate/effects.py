@@ -17,8 +17,7 @@ from torch import Tensor
 from prelax import augment
 from prelax.augment.operation import trait
 from prelax.config import DataSettings, Settings
-from prelax.data import ImageSet, subset
-from prelax.data import load as load_data
+from prelax.data import ImageSet, load_splits, subset
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 from prelax.evaluate.alone import always as without_probability
@@ -115,10 +114,11 @@ def effects(
 
 def who_reads(run: Run, loaded: Loaded, on: DataSettings | None, seed: int) -> tuple[ImageSet, Reader | None, str]:
     """The images looked at, what tells their class from features (None without labels to go by), and that in words."""
-    train, test = (load_data(on or loaded.settings.data, split) for split in ("train", "test"))
-    if why := obstacle(train, test):
+    splits = load_splits(on or loaded.settings.data)
+    train, test = splits["train"], splits.get("test")
+    if why := obstacle(train, test) if test is not None else "no image is held out":
         # Nothing is fitted, so images of the training split serve where too few were held out.
-        images = test if len(test) >= ENOUGH else train
+        images = test if test is not None and len(test) >= ENOUGH else train
         if len(images) < 2:
             raise PrelaxError(f"{images.name} has fewer than two images to look at")
         return images, None, f"nobody: {why}"

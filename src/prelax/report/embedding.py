@@ -43,7 +43,9 @@ def nearest(features: Tensor, k: int = NEAREST) -> Tensor:
 
 
 def agreement(labels: Tensor, neighbours: Tensor) -> float | None:
-    """Per cent of neighbours that share their query's label, where both labels are known."""
+    """Per cent of neighbours that share their query's label, where both labels are known; None of one class or none."""
+    if len(labels[labels >= 0].unique()) < 2:
+        return None  # every neighbour would be right
     known = (labels >= 0)[:, None] & (labels[neighbours] >= 0)
     if not bool(known.any()):
         return None

@@ -46,6 +46,8 @@ CAPTIONS = {
     ),
     "lr": ("Learning rate", "As scheduled."),
     "images_per_s": ("Speed", "Images a second."),
+    "views_per_s": ("Views", "Views a second; each image is shown in several."),
+    "data_wait": ("Waiting", "Share of the time that went into waiting for images."),
     "seconds": ("Time", "Seconds an epoch."),
 }
 
@@ -267,6 +269,8 @@ def charts(
             floors.append(Mark(index, floor, "random backbone"))
     first = [chart(key, title, said, unit, floors if key == "knn" else None) for key, title, said, unit in DYNAMICS]
     shown = {key for key, *_ in DYNAMICS} | {"epoch"}
+    if not any(first):  # labels or angles alone: the loss is what there is to see
+        first, shown = [chart("loss", *CAPTIONS["loss"])], shown | {"loss"}
     logged = [key for run in metrics for entry in run for key, value in entry.items() if isinstance(value, int | float)]
     others = [key for key in dict.fromkeys(logged) if key not in shown]
     rest = [chart(key, *caption(key)) for key in others]

@@ -21,6 +21,8 @@ function atlas(host) {
   const sheet = document.getElementById(`sprite-${data.sprite}`);
   const places = unpack(data.places), near = unpack(data.near), labels = data.labels, n = labels.length;
   const k = n ? near.length / n : 0, known = labels.some((l) => l >= 0);
+  const counted = new Set(labels.filter((l) => l >= 0)), several = counted.size > 1;  // of one class every neighbour would be right
+  const judged = (i, j) => several && labels[i] >= 0 && labels[j] >= 0;
   const canvas = host.querySelector("canvas"), side = host.querySelector(".side"), pen = canvas.getContext("2d");
   const view = { zoom: 1, x: 0, y: 0, images: false };
   let width = 0, height = 0, over = -1, query = -1, only = null, wanted = null, palette = [];
@@ -77,7 +79,7 @@ function atlas(host) {
     if (query >= 0) {
       pen.lineWidth = 1;
       for (const j of chosen) {
-        pen.strokeStyle = !known || labels[query] < 0 || labels[j] < 0 ? palette[9] : labels[j] === labels[query] ? palette[2] : palette[1];
+        pen.strokeStyle = !judged(query, j) ? palette[9] : labels[j] === labels[query] ? palette[2] : palette[1];
         pen.globalAlpha = 0.75;
         pen.beginPath(); pen.moveTo(X(query), Y(query)); pen.lineTo(X(j), Y(j)); pen.stroke();
         pen.globalAlpha = 1;
@@ -115,16 +117,16 @@ function atlas(host) {
     const list = make("ol", { className: "near", "aria-label": `The ${k} nearest images` });
     let right = 0, asked = 0;
     for (let j = 0; j < k; j++) {
-      const m = near[i * k + j], judged = labels[i] >= 0 && labels[m] >= 0, same = judged && labels[m] === labels[i];
+      const m = near[i * k + j], told = judged(i, m), same = told && labels[m] === labels[i];
       right += same;
-      asked += judged;
-      const what = `${j + 1}. nearest: ${name(m) || data.captions[m] || `image ${m + 1}`}${judged ? same ? ", right" : ", wrong" : ""}`;
+      asked += told;
+      const what = `${j + 1}. nearest: ${name(m) || data.captions[m] || `image ${m + 1}`}${told ? same ? ", right" : ", wrong" : ""}`;
       const small = thumb(m, 64);
       small.removeAttribute("style");  // as large as its cell
       const button = make("button", { type: "button", title: what, "aria-label": what }, small);
-      if (judged) button.append(make("em", { "aria-hidden": "true" }, same ? "✓" : "✕"));
+      if (told) button.append(make("em", { "aria-hidden": "true" }, same ? "✓" : "✕"));
       button.addEventListener("click", () => { pick(m); host.querySelector(".near button")?.focus({ preventScroll: true }); });
-      list.append(make("li", { className: judged ? same ? "right" : "wrong" : "" }, button));
+      list.append(make("li", { className: told ? same ? "right" : "wrong" : "" }, button));
     }
     const of = asked < k ? `the ${asked} with a label among its ${k} nearest` : `its ${k} nearest`;
     const told = asked ? `${right} of ${of} share its label` : `its ${k} nearest images`;
@@ -217,7 +219,6 @@ function atlas(host) {
 
   /* the classes: a key of colours and shapes, and a filter */
   const keys = host.querySelector(".keys");
-  const counted = new Set(labels.filter((l) => l >= 0));
   const chips = [...counted].sort((a, b) => a - b).map((label) => {
     const swatch = make("canvas", { width: 24, height: 24 });
     swatch.style.width = swatch.style.height = "12px";

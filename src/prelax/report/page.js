@@ -55,7 +55,7 @@ function chart(host) {
     if (!values.length) { draw(svg, "text", { x: width / 2, y: height / 2, "text-anchor": "middle", class: "void" }, "nothing was measured"); return; }
     let low = Math.min(...values), high = Math.max(...values);
     const pad = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
-    if (low >= 0 && low < high - low) low = 0; else low -= pad;
+    if (low >= 0 && low <= high - low) low = 0; else low -= pad;
     high += pad;
     const first = epochs[0], last = Math.max(epochs[epochs.length - 1], first);
     const marks = ticks(low, high, height / 46);

@@ -91,7 +91,7 @@ def views(page: Page) -> str:
     if not page.albums:
         return ""
     lead = (
-        "What the network was shown, and the record of how each view was made: the numbers the residual has to tell. "
+        "What the network was shown, and the record of how each view was made. "
         "Boxes on the original are the crops of view 1 (solid) and view 2 (dashed)."
     )
     panels = "".join(album(one, index == 0) for index, one in enumerate(page.albums))

@@ -26,9 +26,9 @@ def draw_bars(rows: Sequence[Mapping[str, Any]], path: Path | str) -> list[Path]
         widest = min(
             108.0, 1.08 * max((row["accuracy"] + (finite(row.get("std")) or 0.0) for row in told), default=100.0)
         )
-        worst = min(shown, key=lambda row: row["accuracy"], default=None)
+        worst = shown[-1]["accuracy"] if len(shown) > 1 else None
         for place, row in enumerate(shown):
-            colour = WRONG if row is worst and len(shown) > 1 else PALETTE[0]
+            colour = WRONG if row["accuracy"] == worst else PALETTE[0]
             axes.barh(
                 place, row["accuracy"], height=0.68, color=colour, xerr=finite(row.get("std")), error_kw={"lw": 0.7}
             )
@@ -50,7 +50,8 @@ def draw_bars(rows: Sequence[Mapping[str, Any]], path: Path | str) -> list[Path]
         axes.set_xlabel("test accuracy (%)")
         if base is not None:  # beneath the bars, or it would strike numbers out
             axes.axvline(base, color="black", linewidth=0.8, linestyle=(0, (3, 2)), zorder=0.5)
-            axes.set_title(f"dashed: no augmentation, {base:.1f} %", fontsize=6.5, fontweight="normal", loc="right")
+            said = f"dashed: no augmentation, {base:.1f} %" + ("" if worst is None else "; orange: the lowest")
+            axes.set_title(said, fontsize=6.5, fontweight="normal", loc="right")
     return written
 
 

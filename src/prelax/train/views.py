@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from prelax import augment
 from prelax.config import Settings
 from prelax.draws import Draws
+from prelax.errors import PrelaxError
 from prelax.objectives import ViewSpec, method
 from prelax.record import Record, Target, View
 from prelax.train.step import Views
@@ -164,6 +165,11 @@ def small_pipeline(one: augment.Pipeline, size: int, settings: Settings) -> augm
             return op
         least, most = settings.augment.small_area_from, settings.augment.small_area_to
         scale = (op.scale[0] if least is None else least, op.scale[1] if most is None else most)
+        if scale[0] > scale[1]:
+            raise PrelaxError(
+                f"small crops would show from {scale[0]:g} to {scale[1]:g} of the image: "
+                "augment.small_area_from must not be above augment.small_area_to"
+            )
         return replace(op, size=size, scale=scale)
 
     return augment.Pipeline([smaller(op) for op in one.ops])
