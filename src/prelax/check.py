@@ -44,6 +44,37 @@ def check(settings: Settings) -> Settings:
     return settings
 
 
+def remarks(settings: Settings, changes: Iterable[str]) -> list[str]:
+    """What was asked for and will do nothing, a line each.
+
+    >>> from prelax.config import resolve
+    >>> asked = ["method.eta=0.1", "method.beta=2"]
+    >>> remarks(resolve("digits/prelax-rot", asked), asked)
+    ['method.eta changes nothing: prelax-rot does not read it']
+
+    Args:
+        changes: the ``key=value`` that a user typed; what a recipe sets besides is not remarked on.
+    """
+    from prelax.augment import QuarterTurn
+    from prelax.objectives import method, unread
+    from prelax.train.views import plain_pipelines
+
+    asked = settings.method
+    views = method(asked.name).views
+    idle = {f"method.{name}" for name in unread(asked)}
+    if not any(view.small for view in views):
+        idle |= {"augment.small_size", "augment.small_area_from", "augment.small_area_to"}
+    typed = dict.fromkeys(word.split("=", 1)[0] for word in changes)
+    told = [f"{key} changes nothing: {asked.name} does not read it" for key in typed if key in idle]
+    turned = any(isinstance(op, QuarterTurn) for line in plain_pipelines(settings, 3, 32) for op in line.ops)
+    if turned and asked.relax == "rotation" and any(view.relaxed for view in views) and asked.pl_anchor == "none":
+        told.append(
+            f"augment.preset={settings.augment.preset} turns every view at random, so none can tell how it was turned "
+            "once more: take method.name=simsiam, or method.relax=NAME of another augmentation"
+        )
+    return told
+
+
 def known(name: str, valid: Iterable[str], key: str) -> None:
     valid = list(valid)
     if name not in valid:

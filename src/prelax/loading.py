@@ -85,6 +85,8 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Loaded:
     path = Path(path)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise PrelaxError(f"device={device}: this machine has no CUDA device; use cpu, or auto")
     if (path / "config.json").is_file() and not (path / "config.yaml").is_file():
         settings, state, preprocess = _read_hub(path)
     else:

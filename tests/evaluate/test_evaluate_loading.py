@@ -36,6 +36,12 @@ def test_a_run_gives_its_backbone_back_in_eval_mode(run):
         torch.testing.assert_close(loaded(images), loaded.backbone(loaded.preprocess(images)))
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_refused_in_one_line(run):
+    with pytest.raises(PrelaxError, match="device=cuda:0: this machine has no CUDA device"):
+        load(run.path, "cuda:0")
+
+
 def test_images_of_the_trained_size_are_only_normalised():
     pre = Preprocess(16, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
     images = pixels(3, 3, 16, 16)

@@ -76,9 +76,12 @@ def pretrain(
                 Run.open(recipe)  # says what is wrong with it
             raise PrelaxError("--resume needs the run folder: prelax pretrain RUN --resume")
         settings = resolve(recipe, changes, seed)
-    from prelax.check import check
+    from prelax.check import check, remarks
 
     check(settings)
+    if int(os.environ.get("RANK", "0")) == 0:
+        for line in remarks(settings, changes):
+            complain(line)
     if dry_run:
         print_settings(settings.model_dump(mode="json"), to_yaml(settings))
         if by_images := [key for key in (*FOUND, *SUITED) if left_open(settings, key)]:

@@ -326,6 +326,46 @@ def terms_of(settings: MethodSettings) -> list[Term]:
     return found
 
 
+def unread(settings: MethodSettings) -> set[str]:
+    """The settings of a method that change nothing in it.
+
+    >>> sorted(unread(MethodSettings(name="simsiam-margin")) & {"alpha", "eta", "relax", "tau"})
+    ['alpha', 'relax', 'tau']
+    """
+    line, base = method(settings.name), base_of(settings)
+    terms = [term for term in terms_of(settings) if term.weight(settings) > 0]
+    kinds, weights = {term.kind for term in terms}, {term.coefficient for term in line.terms}
+    alphas = {term.alpha for term in terms if term.kind == "relax"}
+    relaxed = any(coefficient(settings, name) > 0 for name in alphas)
+    anchored = ("pl" in kinds and settings.std_anchor != "none") or (
+        "relaxpl" in kinds and settings.pl_anchor != "none"
+    )
+    read = {
+        "base": line.base is None,
+        "alpha": "alpha" in alphas or ("alpha2" in alphas and settings.alpha2 is None),
+        "alpha2": "alpha2" in alphas,
+        "beta": "beta" in weights,
+        "gamma": "gamma" in weights or ("gamma2" in weights and settings.gamma2 is None),
+        "gamma2": "gamma2" in weights,
+        "gamma_end": not weights.isdisjoint(("gamma", "gamma2")),
+        "eta": "margin" in kinds,
+        "relax": any(view.relaxed for view in line.views),
+        "residual": relaxed or anchored,
+        "residual_gradient": relaxed or anchored,
+        "residual_norm": relaxed,
+        "reverse": relaxed,
+        "pl_anchor": "relaxpl" in kinds,
+        "std_anchor": "pl" in kinds,
+        "pl_reads": "relaxpl" in kinds or ("pl" in kinds and settings.std_reads is None),
+        "std_reads": "pl" in kinds,
+        "similarity": any(term.constraint for term in terms),
+        "pl_reduction": not kinds.isdisjoint(("pl", "relaxpl", "predict", "compare")),
+        "temperature": base == "simclr",
+        "tau": base == "byol",
+    }
+    return {name for name, is_read in read.items() if not is_read}
+
+
 def loss_scale(settings: MethodSettings) -> float:
     """What the printed sum is multiplied by.
 

@@ -1,0 +1,30 @@
+"""What is told before any work starts: asked for, and of no effect."""
+
+import pytest
+
+from prelax.cli import main
+
+
+def test_what_a_method_does_not_read_is_told_and_what_a_recipe_sets_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["method.alpha=0.5", "method.gamma2=0.2", "augment.small_size=8"]
+    assert main(["pretrain", "digits/prelax-rot", *words, "method.name=prelax-crops", "--dry-run"]) == 0
+    told = capsys.readouterr().err
+    assert "prelax: method.alpha changes nothing: prelax-crops does not read it" in told
+    assert told.count("changes nothing") == 1
+    assert main(["pretrain", "digits/prelax-rot", "method.name=simsiam", *words[1:], "--dry-run"]) == 0
+    told = capsys.readouterr().err
+    assert "method.gamma2 changes nothing" in told
+    assert "augment.small_size changes nothing" in told
+    assert main(["pretrain", "cifar10/prelax-all-tuned", "method.name=simsiam", "--dry-run"]) == 0
+    assert "changes nothing" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "scrambled"), [([], True), (["method.relax=jigsaw"], False), (["method.pl_anchor=same"], False)]
+)
+def test_an_angle_that_the_preset_scrambles_is_told(
+    words: list[str], scrambled: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = ["pretrain", "cifar10/prelax-all-tuned", "augment.preset=satellite", *words, "--dry-run"]
+    assert main(recipe) == 0
+    assert ("turns every view at random" in capsys.readouterr().err) is scrambled
