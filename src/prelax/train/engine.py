@@ -23,6 +23,7 @@ from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, store_of
 from prelax.draws import Draws
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
+from prelax.memory import keep_freed_memory
 from prelax.nets.norm import prepare_to_compile, silent_channels
 from prelax.train.devices import in_bfloat16
 from prelax.train.norms import synchronise
@@ -98,6 +99,8 @@ class Engine:
             torch.backends.cudnn.benchmark = True
             torch.backends.cuda.matmul.allow_tf32 = True  # heads; the augmentation's products guard themselves
             self.maker.dtype = torch.bfloat16 if self.bfloat16 else torch.float32
+        else:
+            keep_freed_memory()
         apart = self._synchronise_norms() if grouped() else []
         wanted = self.settings.train.compile
         self.fused = wanted == "always" or (wanted == "auto" and cuda)
