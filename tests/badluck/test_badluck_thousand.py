@@ -65,6 +65,11 @@ def ends_well(words: list[str], allowed: tuple[int, ...] = (0, 2)) -> tuple[int,
     return status, said
 
 
+def test_a_very_long_word_is_cut_in_the_line_that_refuses_it() -> None:
+    for words in (["reproduce", "9" * 5000], ["list", "x" * 5000], ["pretrain", "digits/simsiam", "y" * 5000]):
+        assert ends_well(words)[0] == 2
+
+
 # -- wrong words -------------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from prelax.cli import about, detecting, drawing, evaluating, relaxing, showing,
 from prelax.cli.speech import anything_printed, complain, state, warnings_told
 from prelax.errors import PrelaxError
 
-LETTERS = 400  # of a path that an error shows
+LETTERS = 400  # of a word or a path that an error shows
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
 
 app = typer.Typer(
@@ -79,9 +79,7 @@ def outcome(words: Sequence[str]) -> int:
     except Exception as error:
         said = (str(error).strip().splitlines() or [""])[0]
         if isinstance(error, OSError) and error.filename and error.strerror:  # no right to read it, too long a name
-            name = str(error.filename)
-            name = name if len(name) <= LETTERS else f"{name[:LETTERS]}..."
-            return fail(f"cannot use {name}: {error.strerror}; mend that, or give another path", 2)
+            return fail(f"cannot use {error.filename}: {error.strerror}; mend that, or give another path", 2)
         if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError) or "t allocate memory" in said:
             return fail(f"there is too little memory ({said[:120]}); lower train.batch_size or the sizes asked for", 2)
         return fail(f"unexpected {type(error).__name__}: {said} (a fault of prelax; --debug shows where)", 1)
@@ -96,7 +94,7 @@ def fail(line: str, status: int) -> int:
     """One line on standard error, and the traceback only when asked for."""
     if state.debug:
         traceback.print_exc()
-    complain(" ".join(line.split()))
+    complain(" ".join(word if len(word) <= LETTERS else f"{word[:LETTERS]}..." for word in line.split()))
     return status
 
 
