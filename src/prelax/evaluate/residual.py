@@ -25,7 +25,7 @@ from prelax.config import DataSettings
 from prelax.data import load
 from prelax.draws import Draws
 from prelax.evaluate.alone import always, features_under, similarity, similarity_of_others, some
-from prelax.evaluate.features import at_once, extract, frozen
+from prelax.evaluate.features import at_once, extract, forward, frozen
 from prelax.evaluate.logistic import fit_logistic, fit_ridge, r2
 from prelax.evaluate.subject import settled
 from prelax.loading import Loaded, views_of
@@ -62,6 +62,7 @@ def ask(loaded: Loaded, encoder: nn.Module, images: Tensor, seed: int) -> Asked:
     parts: dict[str, list[Tensor]] = {}
     size = at_once(BATCH, images, loaded.device)
     with frozen(encoder):
+        features = forward(encoder.backbone, loaded.device, "float32")  # type: ignore[arg-type]
         for start in range(0, len(images), size):
             pixels = images[start : start + size].to(loaded.device)
             rows = torch.arange(start, start + len(pixels), device=loaded.device)
@@ -69,7 +70,7 @@ def ask(loaded: Loaded, encoder: nn.Module, images: Tensor, seed: int) -> Asked:
             one = pipelines[1](pixels, draws.at("draw", 1))
             two = pipelines[2](pixels, draws.at("draw", 2))
             three = augment.relaxed_view(pipelines[1], one, relax, pixels, draws.at("view", 3))
-            h = [encoder.backbone(view.images).float() for view in (one, two, three)]  # type: ignore[operator]
+            h = [features(view.images) for view in (one, two, three)]
             z = [encoder.projector(x) for x in h]  # type: ignore[operator]
             if unit:
                 z = [F.normalize(x, dim=1) for x in z]
