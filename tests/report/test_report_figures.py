@@ -129,11 +129,12 @@ def test_residual_probe_puts_the_floor_beside_every_bar(run_folder: Callable[...
     run = run_folder(tmp_path / "run", epochs=2)
     with pytest.raises(PrelaxError, match="residual"):
         figures.draw_residual_probe([run], tmp_path / "probe")
-    targets = {"rotation.turns": {"accuracy": 93.0, "floor": 40.0}, "crop.area": {"r2": 55.0, "floor": 20.0}}
+    targets = {"rotation.turns": {"accuracy": 93.0, "floor": 40.0}, "crop.area": {"r2": -0.3, "floor": 20.0}}
     run.write_eval("residual", {"protocol": "residual", "dataset": "digits", "targets": targets})
     written = figures.draw_residual_probe([run], tmp_path / "probe")
     assert is_a_column_wide(written)
     assert "rotation.turns" in written[1].read_text()
+    assert ">-0<" not in written[1].read_text()  # a share of -0.3 % is 0
     assert "features move" not in written[1].read_text()
 
 

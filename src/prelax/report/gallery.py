@@ -71,4 +71,4 @@ def draw_numbers(axes: Axes, left: float, rows: Sequence[Mapping[str, Any]], key
         colour = WRONG if first else PALETTE[0]
         length = unit * max(value, 0.0)
         axes.barh(place, length, left=left, height=0.6, color=colour)
-        axes.text(left + length + 0.15, place, f"{value:.0f}".replace("-0", "0"), va="center", fontsize=6)
+        axes.text(left + length + 0.15, place, str(round(value)), va="center", fontsize=6)

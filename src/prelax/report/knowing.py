@@ -82,7 +82,7 @@ def draw_readings(
             axes.barh(y, max(cell.value, 0), thick * 0.9, color=PALETTE[index % 8], label=label)
             ring = features[index].get(bar.name)
             at = beside(cell.value, [mark for mark in (cell.floor, ring) if mark is not None])
-            axes.text(at, y, f"{cell.value:.0f}", va="center", fontsize=6)
+            axes.text(at, y, str(round(cell.value)), va="center", fontsize=6)
             if cell.floor is not None:
                 axes.plot([max(cell.floor, 0)] * 2, [y - thick / 2, y + thick / 2], color="black", linewidth=1.1)
             if ring is not None:
@@ -126,7 +126,7 @@ def draw_moves(axes: Axes, moved: Sequence[Bar]) -> None:
             y = place + (index + 0.5) * thick - THICK / 2
             far = 100 * (1 - cell.value) / (1 - cell.floor)
             axes.barh(y, far, thick * 0.9, color=PALETTE[index % 8])
-            axes.text(far + 1.5, y, f"{far:.0f}", va="center", fontsize=6)
+            axes.text(far + 1.5, y, str(round(far)), va="center", fontsize=6)
     names_at(axes, [bar.name for bar in moved])
     axes.set_xlim(0, max(108.0, axes.get_xlim()[1]))
     axes.set_title("How far the features move")
