@@ -20,7 +20,14 @@ def test_what_a_method_does_not_read_is_told_and_what_a_recipe_sets_is_not(capsy
 
 
 @pytest.mark.parametrize(
-    ("words", "scrambled"), [([], True), (["method.relax=jigsaw"], False), (["method.pl_anchor=same"], False)]
+    ("words", "scrambled"),
+    [
+        ([], True),
+        (["method.relax=jigsaw"], False),
+        (["method.pl_anchor=same"], False),
+        (["method.name=simsiam-rotation-aug"], False),
+        (["method.name=essl", "method.pl_anchor=same"], True),
+    ],
 )
 def test_an_angle_that_the_preset_scrambles_is_told(
     words: list[str], scrambled: bool, capsys: pytest.CaptureFixture[str]

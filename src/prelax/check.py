@@ -56,7 +56,7 @@ def remarks(settings: Settings, changes: Iterable[str]) -> list[str]:
         changes: the ``key=value`` that a user typed; what a recipe sets besides is not remarked on.
     """
     from prelax.augment import QuarterTurn
-    from prelax.objectives import method, unread
+    from prelax.objectives import method, terms_of, unread
     from prelax.train.views import plain_pipelines
 
     asked = settings.method
@@ -67,7 +67,10 @@ def remarks(settings: Settings, changes: Iterable[str]) -> list[str]:
     typed = dict.fromkeys(word.split("=", 1)[0] for word in changes)
     told = [f"{key} changes nothing: {asked.name} does not read it" for key in typed if key in idle]
     turned = any(isinstance(op, QuarterTurn) for line in plain_pipelines(settings, 3, 32) for op in line.ops)
-    if turned and asked.relax == "rotation" and any(view.relaxed for view in views) and asked.pl_anchor == "none":
+    alone = any(
+        term.kind == "predict" or (term.kind == "relaxpl" and asked.pl_anchor == "none") for term in terms_of(asked)
+    )
+    if turned and alone and asked.relax == "rotation":
         told.append(
             f"augment.preset={settings.augment.preset} turns every view at random, so none can tell how it was turned "
             "once more: take method.name=simsiam, or method.relax=NAME of another augmentation"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from prelax.config import Settings, merge, validate
-from prelax.objectives import METHODS, Method, Term, ViewSpec, sim, unread
+from prelax.objectives import METHODS, Method, Term, ViewSpec, sim
 from prelax.record import Target
 from prelax.train import Objective
 from prelax.train.step import Views
@@ -357,56 +357,3 @@ def test_the_length_of_the_residual_is_of_unit_embeddings() -> None:
     z = net.network.online.projector(net.features(net.network.online, given.images)).detach()
     unit = z / z.norm(dim=-1, keepdim=True)
     torch.testing.assert_close(net(given)[1]["residual_norm"], (unit[2] - unit[0]).norm(dim=-1).mean())
-
-
-OTHERWISE: dict[str, object] = {
-    "alpha": 0.3,
-    "alpha2": 0.4,
-    "beta": 3.0,
-    "gamma": 0.7,
-    "gamma2": 0.8,
-    "eta": 0.01,
-    "residual": "normalised",
-    "residual_gradient": "detach",
-    "residual_norm": "shared",
-    "reverse": True,
-    "pl_anchor": "other",
-    "std_anchor": "none",
-    "std_reads": "backbone",
-    "similarity": "one-way",
-    "pl_reduction": "sum",
-    "temperature": 0.2,
-}
-
-
-def taught(**method: object) -> tuple[float, dict[str, torch.Tensor]]:
-    """The loss of features that are given, and its gradients: of all but the backbone."""
-    net = objective(**method)
-    given, generator = views(len(net.views)), torch.Generator().manual_seed(3)
-    h, aim = (torch.randn(len(net.views), 8, 64, generator=generator, requires_grad=True) for _ in range(2))
-    target = aim[: net.aims].detach() if net.network.target is not None else None
-    loss, _ = net.judge(h, target, given.targets, given.relaxed, given.labels)
-    loss.backward()
-    grads = {name: weight.grad for name, weight in net.named_parameters() if weight.grad is not None}
-    return loss.item(), grads | ({"h": h.grad} if h.grad is not None else {})
-
-
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("start", [{}, {"alpha": 0.0, "gamma": 0.0}, {"pl_anchor": "none", "std_anchor": "none"}])
-def test_a_setting_that_a_method_does_not_read_changes_nothing(name: str, start: dict[str, object]) -> None:
-    loss, grads = taught(name=name, **start)
-    for key in unread(settings(name=name, **start).method) & OTHERWISE.keys():
-        other, others = taught(**{"name": name, **start, key: OTHERWISE[key]})
-        assert other == loss, key
-        assert all(torch.equal(grad, others[weight]) for weight, grad in grads.items()), key
-
-
-@pytest.mark.parametrize("key", [key for key in OTHERWISE if key not in ("eta", "temperature")])
-def test_prelax_all_reads_every_setting_but_those_of_other_bases(key: str) -> None:
-    assert unread(settings(name="prelax-all").method) == {"eta", "temperature", "tau"}
-    loss, grads = taught(name="prelax-all")
-    other, others = taught(**{"name": "prelax-all", key: OTHERWISE[key]})
-    same = grads.keys() == others.keys() and all(
-        grad.shape == others[weight].shape and torch.equal(grad, others[weight]) for weight, grad in grads.items()
-    )
-    assert loss != other or not same
