@@ -21,14 +21,14 @@ def step():
 for _ in range(3):
     step()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(5):
+for _ in range(20):
     step()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
 def faults(kind: str) -> int:
-    """Pages that the system had to give and clear in five steps."""
+    """Pages that the system had to give and clear in twenty steps."""
     return int(subprocess.run([sys.executable, "-c", SCRIPT, kind], capture_output=True, text=True, check=True).stdout)
 
 
