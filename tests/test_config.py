@@ -103,7 +103,7 @@ def test_an_unknown_key_in_a_recipe_file_is_refused(tmp_path: Path) -> None:
         ("train.lr=nan", "train.lr"),
         ("train.lr=inf", "train.lr"),
         ("method.alpha=1.5", "method.alpha.*got 1.5"),
-        ("train.optimizer=adam", "train.optimizer.*'sgd', 'lars' or 'adamw'"),
+        ("train.optimizer=adam", "train.optimizer.*'sgd', 'lars', 'adamw' or 'muon'"),
         ("train.epochs", "not key=value"),
         ("train.warmup_epochs=100", "must be under train.epochs"),
         ("seed=-1", "seed"),

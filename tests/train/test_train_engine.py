@@ -68,7 +68,7 @@ def test_each_process_goes_on_with_what_it_had_measured(process: Process, own: f
 KINDS = ("fused", "capturable", "foreach")
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw", "lars"])
+@pytest.mark.parametrize("name", ["sgd", "adamw", "lars", "muon"])
 def test_an_optimiser_stays_as_it_was_built_whatever_it_takes_back(name: str) -> None:
     settings = TrainSettings(optimizer=name)
 

@@ -7,9 +7,18 @@ import pytest
 import torch
 from torch import nn
 
-from prelax.config import TrainSettings
+from prelax.config import MethodSettings, TrainSettings
 from prelax.train import LARS, lr_schedule, tau_schedule
-from prelax.train.optim import constant_after_warmup, groups, optimizer, peak_lr, share_schedule
+from prelax.train.optim import (
+    Muon,
+    constant_after_warmup,
+    groups,
+    optimizer,
+    orthogonal,
+    peak_lr,
+    schedules,
+    share_schedule,
+)
 
 
 def test_lars_equals_a_numpy_reference_for_several_steps() -> None:
@@ -43,6 +52,83 @@ def test_lars_leaves_a_weight_of_length_zero_to_plain_steps() -> None:
     weight.grad = torch.ones(3)
     LARS([weight], lr=0.1, momentum=0.0).step()
     torch.testing.assert_close(weight.detach(), torch.full((3,), -0.1))
+
+
+def newton_schulz(x: np.ndarray) -> np.ndarray:
+    """As it is printed (Jordan et al. 2024), for one matrix."""
+    x = x / np.linalg.norm(x)
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x
+
+
+def test_muon_equals_a_numpy_reference_for_several_steps() -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"a": (4, 3, 3, 3), "b": (4, 27), "c": (5, 7), "tall": (6, 2), "plain": (5,)}  # a, b: one shape of matrix
+    start = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    weights = {name: nn.Parameter(torch.tensor(value)) for name, value in start.items()}
+    weights["a"].data = weights["a"].data.to(memory_format=torch.channels_last)
+    turned = [weights[name] for name in ("a", "b", "c", "tall")]
+    parts = [{"params": turned, "matrix": True, "lr": 0.05}, {"params": [weights["plain"]]}]
+    optimizer = Muon(parts, lr=0.3, momentum=0.9, weight_decay=0.01)
+    wanted, speed = {k: v.copy() for k, v in start.items()}, {k: np.zeros_like(v) for k, v in start.items()}
+    for _ in range(5):
+        for name, shape in shapes.items():
+            grad = rng.normal(size=shape)
+            weights[name].grad = torch.tensor(grad)
+            if name == "plain":
+                speed[name] = 0.9 * speed[name] + grad + 0.01 * wanted[name]
+                wanted[name] = wanted[name] - 0.3 * speed[name]
+                continue
+            speed[name] = 0.9 * speed[name] + grad
+            ahead = (grad + 0.9 * speed[name]).reshape(shape[0], -1)
+            step = newton_schulz(ahead.T).T if name == "tall" else newton_schulz(ahead)
+            length = np.linalg.norm(wanted[name])
+            moved = wanted[name] - 0.05 * length * (step / np.linalg.norm(step)).reshape(shape)
+            wanted[name] = moved * length / np.linalg.norm(moved)
+        optimizer.step()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(weights[name].detach().numpy(), value, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(2, 16, 16), (1, 8, 72), (3, 72, 8), (1, 64, 27)])
+def test_a_matrix_made_orthogonal_keeps_its_directions_and_evens_out_their_strength(shape: tuple[int, ...]) -> None:
+    given = torch.randn(shape, generator=torch.Generator().manual_seed(0)).double()
+    u, strength, v = torch.linalg.svd(given, full_matrices=False)
+    seen = u.mT @ orthogonal(given) @ v.mT  # diagonal in the given directions
+    diagonal = seen.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(seen, torch.diag_embed(diagonal), atol=1e-6, rtol=0)
+    firm = strength > 0.02 * given.flatten(1).norm(dim=1)[:, None]  # five rounds bring up no weaker ones
+    assert ((diagonal[firm] > 0.6) & (diagonal[firm] < 1.3)).all()
+
+
+def test_a_matrix_without_a_gradient_to_follow_stays() -> None:
+    weight = nn.Parameter(torch.randn(3, 4))
+    before, weight.grad = weight.detach().clone(), torch.zeros(3, 4)
+    Muon([{"params": [weight], "matrix": True}], lr=0.1).step()
+    torch.testing.assert_close(weight.detach(), before)
+
+
+def test_muon_turns_matrices_of_the_encoder_and_nothing_else() -> None:
+    network = nn.Module()
+    network.online = nn.ModuleDict(
+        {"conv": nn.Conv2d(3, 4, 3), "depthwise": nn.Conv2d(4, 4, 3, groups=4), "linear": nn.Linear(4, 5)}
+    )
+    network.predictor, network.heads = nn.Linear(5, 5), nn.Linear(5, 2)
+    parts = groups(network, TrainSettings(optimizer="muon"))
+    (turned,) = [part for part in parts if part.get("matrix")]
+    assert {id(weight) for weight in turned["params"]} == {
+        id(network.online[name].weight) for name in ("conv", "linear")
+    }
+    assert sum(len(part["params"]) for part in parts) == len(list(network.parameters()))
+
+
+def test_how_far_matrices_turn_follows_the_rate() -> None:
+    train = TrainSettings(epochs=4, lr=0.5, batch_size=512, warmup_epochs=1, turn=0.1)
+    tables = schedules(MethodSettings(), train, steps=5)
+    assert max(tables["turn"]) == pytest.approx(0.1)
+    assert tables["turn"] == pytest.approx([0.1 * rate / 1.0 for rate in tables["lr"]])
 
 
 def test_the_rate_warms_up_linearly_and_falls_by_cosine_to_nothing() -> None:
@@ -97,7 +183,7 @@ def test_a_part_of_a_backbone_that_is_called_predictor_follows_the_schedule() ->
     assert [id(weight) for part in constant for weight in part["params"]] == [*map(id, network.predictor.parameters())]
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw", "lars"])
+@pytest.mark.parametrize("name", ["sgd", "adamw", "lars", "muon"])
 def test_norms_and_biases_are_spared_decay_where_asked(name: str) -> None:
     network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     settings = TrainSettings(optimizer=name, weight_decay=0.5, decay_norms=False, lr=0.1, batch_size=256)

@@ -66,7 +66,7 @@ def test_any_augmentation_can_be_relaxed(relax: str, tmp_path: Path) -> None:
     assert run.metrics()[0]["loss/rotpl"] > 0
 
 
-@pytest.mark.parametrize("optimizer", ["lars", "adamw"])
+@pytest.mark.parametrize("optimizer", ["lars", "adamw", "muon"])
 def test_every_optimiser_trains(optimizer: str, tmp_path: Path) -> None:
     run = pretrain(tiny(f"train.optimizer={optimizer}", "train.lr=0.01"), tmp_path / "run", progress=False)
     assert run.metrics()[0]["loss"] > 0

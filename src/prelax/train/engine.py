@@ -184,7 +184,8 @@ class Engine:
     def set_rates(self, step: int) -> None:
         """The learning rate, the target's decay and the pretexts' share of their weights at a step of the run."""
         for group in self.optimizer.param_groups:
-            table = self.tables["constant" if group["constant"] else "lr"]
+            kind = "turn" if group.get("matrix") else "constant" if group["constant"] else "lr"
+            table = self.tables[kind]
             if isinstance(group["lr"], Tensor):
                 group["lr"].copy_(table[step])
             else:

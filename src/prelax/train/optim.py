@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -53,18 +53,112 @@ class LARS(torch.optim.Optimizer):
             torch._foreach_sub_(weights, torch._foreach_mul(buffers, group["lr"]))
 
 
+class Muon(torch.optim.Optimizer):
+    """Momentum steps that turn a matrix in all of its directions alike (Jordan et al. 2024), by a share of its length.
+
+    Groups with ``matrix=True`` hold weights that a normalisation follows, so that their lengths say nothing: a length
+    stays what it was, and the rate is the share of it that a step is long. A convolution's weight is a matrix with a
+    row for each filter. Other groups take plain momentum steps.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        matrix: bool = False,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "matrix": matrix})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            weights = [w for w in group["params"] if w.grad is not None]
+            if not weights:
+                continue
+            grads: Any = [w.grad for w in weights]
+            if group["weight_decay"] and not group["matrix"]:
+                grads = torch._foreach_add(grads, weights, alpha=group["weight_decay"])
+            for w in weights:
+                if "momentum_buffer" not in self.state[w]:
+                    self.state[w]["momentum_buffer"] = torch.zeros_like(w)
+            buffers = [self.state[w]["momentum_buffer"] for w in weights]
+            torch._foreach_mul_(buffers, group["momentum"])
+            torch._foreach_add_(buffers, grads)
+            if not group["matrix"]:
+                torch._foreach_sub_(weights, torch._foreach_mul(buffers, group["lr"]))
+                continue
+            ahead = torch._foreach_add(grads, buffers, alpha=group["momentum"])  # Nesterov's momentum
+            for alike in by_shape(weights):
+                self.turn([weights[n] for n in alike], [ahead[n] for n in alike], group["lr"])
+
+    @staticmethod
+    def turn(weights: list[Tensor], ahead: Sequence[Tensor], share: float | Tensor) -> None:
+        """Turns weights of one shape, all at once."""
+        matrices = torch.stack([step.flatten(1) for step in ahead])  # N x rows x columns
+        steps = orthogonal(matrices).to(matrices.dtype)
+        lengths = torch.stack(torch._foreach_norm(weights))
+        shares = share * lengths / steps.flatten(1).norm(dim=1).clamp(min=1e-12)
+        moves = (steps * shares[:, None, None]).unbind()
+        torch._foreach_sub_(weights, [move.view(w.shape) for move, w in zip(moves, weights, strict=True)])
+        found = torch.stack(torch._foreach_norm(weights)).clamp(min=1e-12)
+        torch._foreach_mul_(weights, (lengths / found).unbind())
+
+
+def by_shape(weights: Sequence[Tensor]) -> list[list[int]]:
+    """The places of weights that are matrices of the same shape, together."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for place, weight in enumerate(weights):
+        found.setdefault((weight.shape[0], weight[0].numel()), []).append(place)
+    return list(found.values())
+
+
+def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
+    """Matrices with about the same singular vectors and singular values near 1 (0.7 to 1.2): N x rows x columns.
+
+    Newton and Schulz's iteration with the coefficients of Jordan et al., in bfloat16 on CUDA, which it bears.
+    """
+    a, b, c = 3.4445, -4.7750, 2.0315
+    tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.mT if tall else matrices
+    x = x / x.flatten(1).norm(dim=1).clamp(min=1e-12)[:, None, None]
+    if x.is_cuda:
+        x = x.bfloat16()
+    for _ in range(steps):
+        square = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
+
+
+def matrices_of(network: nn.Module) -> set[Tensor]:
+    """The weights that Muon turns: of linear layers and convolutions in backbone and projector.
+
+    What a group of channels has for itself (depthwise convolutions) is no matrix of the layer.
+    """
+    return {
+        layer.weight
+        for name, layer in network.named_modules()
+        if name.startswith("online.") and isinstance(layer, nn.Linear | nn.Conv2d) and getattr(layer, "groups", 1) == 1
+    }
+
+
 def groups(network: nn.Module, settings: TrainSettings) -> list[dict[str, Any]]:
-    """The weights in groups: the predictor apart if its rate is constant, biases and norms if they do not decay."""
-    found: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    """The weights in groups: the predictor apart if its rate is constant, biases and norms if they do not decay.
+
+    Muon's matrices are apart as well: they follow a schedule of their own.
+    """
+    found: dict[tuple[bool, bool, bool], list[nn.Parameter]] = {}
+    matrices = matrices_of(network) if settings.optimizer == "muon" else set[Tensor]()
     for name, weight in network.named_parameters():
         if weight.requires_grad:
             constant = settings.predictor_lr == "constant" and name.startswith("predictor.")
             plain = weight.ndim <= 1 and (settings.optimizer == "lars" or not settings.decay_norms)
-            found.setdefault((constant, plain), []).append(weight)
+            found.setdefault((constant, plain, weight in matrices), []).append(weight)
     alone = {"weight_decay": 0.0, **({"adapt": False} if settings.optimizer == "lars" else {})}
     return [
-        {"params": weights, "constant": constant, **(alone if plain else {})}
-        for (constant, plain), weights in sorted(found.items())
+        {"params": weights, "constant": constant, **(alone if plain else {}), **({"matrix": True} if matrix else {})}
+        for (constant, plain, matrix), weights in sorted(found.items())
     ]
 
 
@@ -78,6 +172,8 @@ def optimizer(network: nn.Module, settings: TrainSettings, device: torch.device)
     decay = settings.weight_decay
     if settings.optimizer == "lars":
         return LARS(parts, rate, settings.momentum, decay)
+    if settings.optimizer == "muon":
+        return Muon(parts, rate, settings.momentum, decay)
     if settings.optimizer == "adamw":
         for part in parts:
             part["betas"] = (settings.momentum, 0.999)
@@ -146,6 +242,7 @@ def schedules(method: MethodSettings, train: TrainSettings, steps: int) -> dict[
     return {
         "lr": rates,
         "constant": constant_after_warmup(rates),
+        "turn": [train.turn * rate / peak_lr(train) for rate in rates],
         "tau": tau_schedule(method.tau, len(rates)),
         "share": share_schedule(method.gamma_end, len(rates)),
     }
