@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from prelax.config import MethodSettings, TrainSettings
+
+LANES = 4  # streams on which Muon turns matrices
 
 
 class LARS(torch.optim.Optimizer):
@@ -70,6 +73,7 @@ class Muon(torch.optim.Optimizer):
         matrix: bool = False,
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "matrix": matrix})
+        self._lanes: dict[torch.device, list[torch.cuda.Stream]] = {}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -90,28 +94,67 @@ class Muon(torch.optim.Optimizer):
                 torch._foreach_sub_(weights, torch._foreach_mul(buffers, group["lr"]))
                 continue
             ahead = torch._foreach_add(grads, buffers, alpha=group["momentum"])  # Nesterov's momentum
-            for alike in by_shape(weights):
-                self.turn([weights[n] for n in alike], [ahead[n] for n in alike], group["lr"])
+            with side_by_side(self.lanes(weights[0].device)) as lanes:
+                for n, alike in enumerate(by_shape(weights)):
+                    with torch.cuda.stream(lanes[0 if n == 0 else 1 + n % (len(lanes) - 1)] if lanes else None):
+                        turn([weights[place] for place in alike], [ahead[place] for place in alike], group["lr"])
 
-    @staticmethod
-    def turn(weights: list[Tensor], ahead: Sequence[Tensor], share: float | Tensor) -> None:
-        """Turns weights of one shape, all at once."""
-        matrices = torch.stack([step.flatten(1) for step in ahead])  # N x rows x columns
-        steps = orthogonal(matrices).to(matrices.dtype)
-        lengths = torch.stack(torch._foreach_norm(weights))
-        shares = share * lengths / steps.flatten(1).norm(dim=1).clamp(min=1e-12)
-        moves = (steps * shares[:, None, None]).unbind()
-        torch._foreach_sub_(weights, [move.view(w.shape) for move, w in zip(moves, weights, strict=True)])
-        found = torch.stack(torch._foreach_norm(weights)).clamp(min=1e-12)
-        torch._foreach_mul_(weights, (lengths / found).unbind())
+    def lanes(self, device: torch.device) -> list[torch.cuda.Stream]:
+        """Streams on which matrices are turned at once: most are too small to fill a card."""
+        if device.type == "cuda" and device not in self._lanes:
+            self._lanes[device] = [torch.cuda.Stream(device) for _ in range(LANES)]
+        return self._lanes.get(device, [])
+
+
+@contextlib.contextmanager
+def side_by_side(lanes: list[torch.cuda.Stream]) -> Iterator[list[torch.cuda.Stream]]:
+    """Streams that begin when the current one has come here, and that it waits for at the end."""
+    for lane in lanes:
+        lane.wait_stream(torch.cuda.current_stream())
+    yield lanes
+    for lane in lanes:
+        torch.cuda.current_stream().wait_stream(lane)
+
+
+def turn(weights: Sequence[Tensor], ahead: Sequence[Tensor], share: float | Tensor) -> None:
+    """Turns weights that are matrices of one shape by a share of their lengths, all at once."""
+    moves = orthogonal(torch.stack([rows(step, w) for step, w in zip(ahead, weights, strict=True)]))
+    moves = moves.to(weights[0].dtype)
+    matrices = torch.stack([rows(w, w) for w in weights])  # N x rows x columns
+    before = lengths(matrices)
+    matrices = matrices - moves * (share * before / lengths(moves))
+    matrices *= before / lengths(matrices)
+    torch._foreach_copy_(weights, [filters(matrix, w) for matrix, w in zip(matrices.unbind(), weights, strict=True)])
+
+
+def rows(tensor: Tensor, weight: Tensor) -> Tensor:
+    """A weight, or a step of it, as a matrix with a row for each filter, in the order the weight has in memory."""
+    return (tensor.permute(0, 2, 3, 1) if channels_last(weight) else tensor).flatten(1)
+
+
+def filters(matrix: Tensor, weight: Tensor) -> Tensor:
+    """The matrix of ``rows`` in the shape of its weight."""
+    if not channels_last(weight):
+        return matrix.view(weight.shape)
+    out, channels, height, width = weight.shape
+    return matrix.view(out, height, width, channels).permute(0, 3, 1, 2)
+
+
+def channels_last(weight: Tensor) -> bool:
+    return weight.ndim == 4 and weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def lengths(matrices: Tensor) -> Tensor:
+    """The length of each of N matrices: N x 1 x 1."""
+    return torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True).clamp(min=1e-12)
 
 
 def by_shape(weights: Sequence[Tensor]) -> list[list[int]]:
-    """The places of weights that are matrices of the same shape, together."""
-    found: dict[tuple[int, ...], list[int]] = {}
+    """The places of weights that are matrices of the same shape, together; those with most to compute come first."""
+    found: dict[tuple[int, int], list[int]] = {}
     for place, weight in enumerate(weights):
         found.setdefault((weight.shape[0], weight[0].numel()), []).append(place)
-    return list(found.values())
+    return sorted(found.values(), key=lambda places: -len(places) * weights[places[0]].numel())
 
 
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
@@ -122,7 +165,7 @@ def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices
-    x = x / x.flatten(1).norm(dim=1).clamp(min=1e-12)[:, None, None]
+    x = x / lengths(x)
     if x.is_cuda:
         x = x.bfloat16()
     for _ in range(steps):
