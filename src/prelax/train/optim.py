@@ -116,7 +116,7 @@ def side_by_side(lanes: list[torch.cuda.Stream]) -> Iterator[list[torch.cuda.Str
         torch.cuda.current_stream().wait_stream(lane)
 
 
-def turn(weights: Sequence[Tensor], ahead: Sequence[Tensor], share: float | Tensor) -> None:
+def turn(weights: list[Tensor], ahead: Sequence[Tensor], share: float | Tensor) -> None:
     """Turns weights that are matrices of one shape by a share of their lengths, all at once."""
     moves = orthogonal(torch.stack([rows(step, w) for step, w in zip(ahead, weights, strict=True)]))
     moves = moves.to(weights[0].dtype)
