@@ -66,6 +66,8 @@ def remarks(settings: Settings, changes: Iterable[str]) -> list[str]:
         idle |= {"augment.small_size", "augment.small_area_from", "augment.small_area_to"}
     typed = dict.fromkeys(word.split("=", 1)[0] for word in changes)
     told = [f"{key} changes nothing: {asked.name} does not read it" for key in typed if key in idle]
+    if "train.turn" in typed and settings.train.optimizer != "muon":
+        told.append("train.turn changes nothing: it is Muon's (train.optimizer=muon)")
     turned = any(isinstance(op, QuarterTurn) for line in plain_pipelines(settings, 3, 32) for op in line.ops)
     alone = any(
         term.kind == "predict" or (term.kind == "relaxpl" and asked.pl_anchor == "none") for term in terms_of(asked)

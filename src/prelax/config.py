@@ -185,6 +185,7 @@ SUITED = (  # chosen for a folder of images by their size and number, where nobo
     "train.epochs",
     "train.batch_size",
     "train.lr",
+    "train.turn",
     "train.warmup_epochs",
 )
 CLOSE = 0.65  # of the letters, for a wrong name to be taken for a right one

@@ -86,6 +86,20 @@ def test_what_the_user_set_is_left_alone_and_not_spoken_of(change: str) -> None:
     assert all(any(word in line for line in said) for word in others)
 
 
+def test_muon_turns_less_in_a_step_of_a_longer_run() -> None:
+    images = blank(1000, 160)
+    short, said = suit(open_settings("photos", "train.epochs=10"), images, CPU)
+    assert short.train.turn == 0.05
+    assert "a step turns a matrix by 5 % of its length at most (the most that is chosen)" in said
+    long, _ = suit(open_settings("photos", "train.epochs=400"), images, CPU)  # 15 steps of 64 images
+    assert long.train.turn == 0.025  # a quarter of 6,000 steps may turn by 5 %
+    kept, said = suit(open_settings("photos", "train.turn=0.3"), images, CPU)
+    assert kept.train.turn == 0.3
+    plain, more = suit(open_settings("photos", "train.optimizer=sgd"), images, CPU)
+    assert plain.train.turn == resolve("cifar10/simsiam").train.turn
+    assert not any("turns a matrix" in line for line in [*said, *more])
+
+
 def test_settings_that_say_everything_are_not_touched() -> None:
     whole = validate(open_settings("photos", "augment.size=32").model_dump(mode="json"))
     assert suit(whole, blank(1000, 160), CPU) == (whole, [])

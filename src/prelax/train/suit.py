@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -29,6 +30,10 @@ SMALL_HEADS = {"projector_hidden": 256, "projector_dim": 256, "predictor_hidden"
 # For 256 images. resnet8 on 1,500 photos of ImageNette at 48 px, 20 epochs in batches of 64, seed 0: with 0.05 it ends
 # below random weights (kNN 26.8 % against 27.9), with 0.2 to 0.8 above (29.7 to 30.3), with 1.6 level (28.1).
 RATE, RATES = 0.05, {"resnet8": 0.4}  # the first is SimSiam's
+# Of Muon's steps, by how many a run has. Best of those tried: 0.05 (of 0.005 to 0.1) over 800 steps of resnet8, 0.03 or
+# 0.05, hardly apart, over 1,600 and 2,300, 0.03 (of 0.01 and 0.03) over 3,900 of resnet18, where 0.015 over 19,400
+# reached 93.1 % on CIFAR-10 (results/log.md, 30).
+TURN, TURNED = 0.05, 1500
 WARMUP = 0.05  # of the epochs
 TINY = 20  # steps of a run that is over before an estimate would be
 ROOM = 0.85  # of a device's memory that a tried batch may take: compiling and capturing take some more
@@ -81,6 +86,9 @@ def choices(settings: Settings, images: ImageSet | ShardSet, kind: str, processe
         "train.lr": RATES.get(backbone, RATE),
         "train.warmup_epochs": round(WARMUP * epochs, 2),
     }
+    if settings.train.optimizer == "muon":
+        batch = found["train.batch_size"] if left_open(settings, "train.batch_size") else settings.train.batch_size
+        found["train.turn"] = turn_for(epochs * (count // min(batch, count)))
     if backbone == "resnet8":
         found |= {f"model.{key}": value for key, value in SMALL_HEADS.items()}
     assert set(found) <= set(SUITED)  # resuming keeps these and no others
@@ -117,6 +125,15 @@ def epochs_for(count: int, kind: str, size: int) -> int:
     return max(least, min(most, round(visits(kind, size) / count)))
 
 
+def turn_for(steps: int) -> float:
+    """How far Muon turns a matrix at most in a run of so many steps.
+
+    >>> [turn_for(steps) for steps in (300, 1_500, 20_000, 200_000)]
+    [0.05, 0.05, 0.014, 0.004]
+    """
+    return round(TURN * min(1.0, math.sqrt(TURNED / max(steps, 1))), 3)
+
+
 def visits(kind: str, size: int) -> int:
     """The budget of looks at an image."""
     return int(VISITS[kind] * min(CHEAPER, max(1.0, (128 / size) ** 2)))
@@ -143,6 +160,9 @@ def reasons(settings: Settings, wanted: dict[str, Any], images: ImageSet | Shard
     if "train.lr" in wanted:
         why = "SimSiam's" if wanted["train.lr"] == RATE else "a small network takes more"
         lines.append(f"learning rate {wanted['train.lr']} for 256 images ({why})")
+    if "train.turn" in wanted:
+        why = "the most that is chosen" if wanted["train.turn"] == TURN else "the more steps, the shorter"
+        lines.append(f"a step turns a matrix by {100 * wanted['train.turn']:g} % of its length at most ({why})")
     if "train.epochs" in wanted:
         epochs = wanted["train.epochs"]
         why = {EPOCHS[kind][0]: "the fewest that are chosen", EPOCHS[kind][1]: "the most that are chosen"}.get(
