@@ -99,8 +99,11 @@ def start(out: Path, *changes: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", RUN, str(out), *TINY, *changes], stderr=subprocess.PIPE)
 
 
-def test_a_run_killed_anywhere_and_resumed_ends_bit_for_bit_as_one_never_stopped(tmp_path: Path) -> None:
-    changes = ["train.epochs=8", "train.checkpoint_every=1", "method.base=byol"]
+@pytest.mark.parametrize("optimizer", ["sgd", "muon"])
+def test_a_run_killed_anywhere_and_resumed_ends_bit_for_bit_as_one_never_stopped(
+    optimizer: str, tmp_path: Path
+) -> None:
+    changes = ["train.epochs=8", "train.checkpoint_every=1", "method.base=byol", f"train.optimizer={optimizer}"]
     assert start(tmp_path / "whole", *changes).wait() == 0
     whole, dice = Run.open(tmp_path / "whole"), random.Random()
     kills = 0

@@ -55,6 +55,7 @@ def environment() -> dict[str, str]:
         ["method.name=looc", "seed=0"],
         ["method.name=prelax-turns"],
         ["method.name=prelax-crops", "seed=1"],
+        ["train.optimizer=muon"],
         ["method.base=byol", "train.lr=0.0125"],  # its loss is four times SimSiam's: the same step
     ],
 )
