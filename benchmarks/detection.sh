@@ -3,17 +3,25 @@
 set -euo pipefail
 data=$1 out=$2
 shift 2
+mkdir -p "$out"
+
+detector() { # MODEL START: trained and scored, or left alone if it was already
+  local name folder again=()
+  name=$(basename "${2%.safetensors}")
+  folder=$out/$1-$name
+  [ -f "$folder/detection.json" ] && return
+  [ -f "$folder/settings.json" ] && again=(--resume)
+  python -m prelax detect "$2" --data "$data" --out "$folder" --model "$1" --norm trained --score 0.01 \
+    --epochs "${EPOCHS:-60}" --batch "${BATCH:-16}" --size "${SIZE:-320}" --stem "${STEM:-imagenet}" --quiet "${again[@]}"
+}
+
 for model in retinanet maskrcnn; do
   for start in "$@"; do
-    name=$(basename "${start%.safetensors}")
-    folder=$out/$model-$name
-    [ -f "$folder/detection.json" ] && continue
-    again=()
-    [ -f "$folder/settings.json" ] && again=(--resume)
-    python -m prelax detect "$start" --data "$data" --out "$folder" --model "$model" --norm trained --score 0.01 \
-      --epochs "${EPOCHS:-60}" --batch "${BATCH:-16}" --size "${SIZE:-320}" --stem "${STEM:-imagenet}" --quiet "${again[@]}"
+    while [ "$(jobs -rp | wc -l)" -ge "${LANES:-1}" ]; do wait -n || true; done
+    detector "$model" "$start" &
   done
 done
+wait
 python - "$out" <<'END'
 import json, pathlib, sys
 
@@ -28,3 +36,4 @@ for row in rows:
     cells += [f"{mask['AP']:.1f}" if mask else "–", f"{row['seconds']:.0f}"]
     print("| " + " | ".join(cells) + " |")
 END
+[ "$(find "$out" -name detection.json | wc -l)" -ge $((2 * $#)) ] || { echo "not every detector was made" >&2; exit 1; }

@@ -10,11 +10,9 @@ from torch import nn
 from prelax.config import MethodSettings, TrainSettings
 from prelax.train import LARS, lr_schedule, tau_schedule
 from prelax.train.optim import (
-    Muon,
     constant_after_warmup,
     groups,
     optimizer,
-    orthogonal,
     peak_lr,
     schedules,
     share_schedule,
@@ -52,62 +50,6 @@ def test_lars_leaves_a_weight_of_length_zero_to_plain_steps() -> None:
     weight.grad = torch.ones(3)
     LARS([weight], lr=0.1, momentum=0.0).step()
     torch.testing.assert_close(weight.detach(), torch.full((3,), -0.1))
-
-
-def newton_schulz(x: np.ndarray) -> np.ndarray:
-    """As it is printed (Jordan et al. 2024), for one matrix."""
-    x = x / np.linalg.norm(x)
-    for _ in range(5):
-        square = x @ x.T
-        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
-    return x
-
-
-def test_muon_equals_a_numpy_reference_for_several_steps() -> None:
-    rng = np.random.default_rng(0)
-    shapes = {"a": (4, 3, 3, 3), "b": (4, 27), "c": (5, 7), "tall": (6, 2), "plain": (5,)}  # a, b: one shape of matrix
-    start = {name: rng.normal(size=shape) for name, shape in shapes.items()}
-    weights = {name: nn.Parameter(torch.tensor(value)) for name, value in start.items()}
-    weights["a"].data = weights["a"].data.to(memory_format=torch.channels_last)
-    turned = [weights[name] for name in ("a", "b", "c", "tall")]
-    parts = [{"params": turned, "matrix": True, "lr": 0.05}, {"params": [weights["plain"]]}]
-    optimizer = Muon(parts, lr=0.3, momentum=0.9, weight_decay=0.01)
-    wanted, speed = {k: v.copy() for k, v in start.items()}, {k: np.zeros_like(v) for k, v in start.items()}
-    for _ in range(5):
-        for name, shape in shapes.items():
-            grad = rng.normal(size=shape)
-            weights[name].grad = torch.tensor(grad)
-            if name == "plain":
-                speed[name] = 0.9 * speed[name] + grad + 0.01 * wanted[name]
-                wanted[name] = wanted[name] - 0.3 * speed[name]
-                continue
-            speed[name] = 0.9 * speed[name] + grad
-            ahead = (grad + 0.9 * speed[name]).reshape(shape[0], -1)
-            step = newton_schulz(ahead.T).T if name == "tall" else newton_schulz(ahead)
-            length = np.linalg.norm(wanted[name])
-            moved = wanted[name] - 0.05 * length * (step / np.linalg.norm(step)).reshape(shape)
-            wanted[name] = moved * length / np.linalg.norm(moved)
-        optimizer.step()
-    for name, value in wanted.items():
-        np.testing.assert_allclose(weights[name].detach().numpy(), value, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("shape", [(2, 16, 16), (1, 8, 72), (3, 72, 8), (1, 64, 27)])
-def test_a_matrix_made_orthogonal_keeps_its_directions_and_evens_out_their_strength(shape: tuple[int, ...]) -> None:
-    given = torch.randn(shape, generator=torch.Generator().manual_seed(0)).double()
-    u, strength, v = torch.linalg.svd(given, full_matrices=False)
-    seen = u.mT @ orthogonal(given) @ v.mT  # diagonal in the given directions
-    diagonal = seen.diagonal(dim1=1, dim2=2)
-    torch.testing.assert_close(seen, torch.diag_embed(diagonal), atol=1e-6, rtol=0)
-    firm = strength > 0.02 * given.flatten(1).norm(dim=1)[:, None]  # five rounds bring up no weaker ones
-    assert ((diagonal[firm] > 0.6) & (diagonal[firm] < 1.3)).all()
-
-
-def test_a_matrix_without_a_gradient_to_follow_stays() -> None:
-    weight = nn.Parameter(torch.randn(3, 4))
-    before, weight.grad = weight.detach().clone(), torch.zeros(3, 4)
-    Muon([{"params": [weight], "matrix": True}], lr=0.1).step()
-    torch.testing.assert_close(weight.detach(), before)
 
 
 def test_muon_turns_matrices_of_the_encoder_and_nothing_else() -> None:

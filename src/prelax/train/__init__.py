@@ -2,6 +2,7 @@
 
 from prelax.train.devices import choose_device
 from prelax.train.engine import Engine, effective_rank
+from prelax.train.muon import Muon
 from prelax.train.optim import LARS, lr_schedule, tau_schedule
 from prelax.train.pretrain import pretrain
 from prelax.train.processes import Process, joined
@@ -11,6 +12,7 @@ from prelax.train.views import ViewMaker
 __all__ = [
     "LARS",
     "Engine",
+    "Muon",
     "Objective",
     "Process",
     "ViewMaker",
