@@ -99,6 +99,7 @@ def test_only_what_has_not_been_tried_is_proposed_against_a_collapse():
         return {f.what: f for f in diagnose(lines, resolve(recipe, changes))}["collapse"].found.split("; try ")[1]
 
     assert proposed("digits/simsiam", "train.warmup_epochs=1") == "a lower train.lr"
+    assert proposed("digits/simsiam", "train.warmup_epochs=1", "train.optimizer=muon") == "a lower train.turn"
     assert "a lower method.gamma," in proposed("digits/prelax-rot")
     assert "a lower method.gamma2," in proposed("digits/prelax-rot", "method.gamma2=0.5")  # the weight that is in force
     assert "a lower method.gamma or a lower method.gamma2" in proposed("folder", "train.warmup_epochs=1")

@@ -46,8 +46,8 @@ def diagnose(metrics: Lines, settings: Settings, images: int | None = None) -> l
         return [Finding(False, "metrics", "no epoch was finished, so there is nothing to judge by")]
     batch = settings.train.batch_size if images is None else min(settings.train.batch_size, images)
     questions: dict[str, Callable[[], Finding | None]] = {
-        "divergence": lambda: diverged(metrics),
-        "steadiness": lambda: unsteady(metrics),
+        "divergence": lambda: diverged(metrics, settings),
+        "steadiness": lambda: unsteady(metrics, settings),
         "channels": lambda: silent(metrics, settings),
         "collapse": lambda: collapsed(metrics, settings, batch),
         "speed": lambda: waiting(metrics, settings),
@@ -71,7 +71,7 @@ def values(metrics: Lines, key: str) -> list[float]:
     return [float(line[key]) for line in metrics if isinstance(line.get(key), int | float)]
 
 
-def diverged(metrics: Lines) -> Finding:
+def diverged(metrics: Lines, settings: Settings) -> Finding:
     """Whether a loss left the numbers, or ended above where it began."""
     for line in metrics:
         for key, value in line.items():
@@ -80,7 +80,7 @@ def diverged(metrics: Lines) -> Finding:
                     False,
                     "divergence",
                     f"the run diverged: {key} is {value} at epoch {line.get('epoch')}; "
-                    "try a lower train.lr, train.warmup_epochs=10 or method.pl_reduction=mean",
+                    f"try {gentler(settings)}, train.warmup_epochs=10 or method.pl_reduction=mean",
                     {key: None},
                 )
     loss = values(metrics, "loss")
@@ -93,13 +93,13 @@ def diverged(metrics: Lines) -> Finding:
             False,
             "divergence",
             f"the run diverged: loss {loss[0]:.4g} at first, {best:.4g} at epoch {at}, {loss[-1]:.4g} at the end; "
-            "try a lower train.lr or train.warmup_epochs=10",
+            f"try {gentler(settings)} or train.warmup_epochs=10",
             {"loss": loss[0]},
         )
     return Finding(True, "divergence", f"none: loss {loss[0]:.4g} at first, {loss[-1]:.4g} at the end")
 
 
-def unsteady(metrics: Lines) -> Finding | None:
+def unsteady(metrics: Lines, settings: Settings) -> Finding | None:
     """Whether the loss jumped up again and again, each time undoing epochs of work."""
     loss = values(metrics, "loss")
     jumps: list[int] = []
@@ -116,7 +116,7 @@ def unsteady(metrics: Lines) -> Finding | None:
         False,
         "steadiness",
         f"the loss jumped by a fifth or more {len(jumps)} times (epochs {named}), undoing some of what was learnt: "
-        "try a lower train.lr",
+        f"try {gentler(settings)}",
         {"loss": None},
     )
 
@@ -136,6 +136,11 @@ def silent(metrics: Lines, settings: Settings) -> Finding | None:
     )
 
 
+def gentler(settings: Settings) -> str:
+    """What makes steps smaller: of Muon's matrices it is not the rate."""
+    return "a lower train.turn" if settings.train.optimizer == "muon" else "a lower train.lr"
+
+
 def gamma2(settings: Settings) -> str:
     """The setting that weighs what is asked of the relaxed view: gamma, where gamma2 is left to it."""
     return "gamma" if settings.method.gamma2 is None else "gamma2"
@@ -145,7 +150,7 @@ def remedies(settings: Settings) -> str:
     """What to try against a collapse, of what has not been tried."""
     asked = settings.method
     terms = [term for term in terms_of(asked) if term.weight(asked) > 0]
-    told = ["a lower train.lr"]
+    told = [gentler(settings)]
     gammas = {"gamma": "gamma", "gamma2": gamma2(settings)}
     lower = dict.fromkeys(gammas[term.coefficient] for term in terms if term.coefficient in gammas)
     told += [f"a lower method.{name}" for name in lower]

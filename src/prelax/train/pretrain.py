@@ -20,7 +20,7 @@ from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, ShardStore, bar, load, load_training
 from prelax.data.tars import remote
 from prelax.errors import PrelaxError
-from prelax.evaluate.doctor import collapse_limits, remedies
+from prelax.evaluate.doctor import collapse_limits, gentler, remedies
 from prelax.evaluate.labels import digests_of
 from prelax.run import Run
 from prelax.train.devices import choose_device
@@ -252,7 +252,7 @@ def trouble(lines: list[dict[str, Any]], settings: Settings, batch: int) -> str 
     losses = {name: value for name, value in line.items() if name.startswith("loss")}
     for name, value in losses.items():
         if not math.isfinite(value):
-            return f"{name} is {value}. Try a lower train.lr, train.warmup_epochs=10, or method.pl_reduction=mean."
+            return f"{name} is {value}. Try {gentler(settings)}, train.warmup_epochs=10, or method.pl_reduction=mean."
     if settings.train.stop_on_collapse:
         limits = collapse_limits(settings, batch)
         collapsed = [
