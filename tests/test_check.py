@@ -20,9 +20,9 @@ def test_what_a_method_does_not_read_is_told_and_what_a_recipe_sets_is_not(capsy
 
 
 def test_how_far_a_matrix_turns_is_muons_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["pretrain", "digits/simsiam", "train.turn=0.1", "--dry-run"]) == 0
+    assert main(["pretrain", "cifar10/simsiam", "train.turn=0.1", "--dry-run"]) == 0
     assert "prelax: train.turn changes nothing: it is Muon's (train.optimizer=muon)" in capsys.readouterr().err
-    assert main(["pretrain", "digits/simsiam", "train.turn=0.1", "train.optimizer=muon", "--dry-run"]) == 0
+    assert main(["pretrain", "cifar10/simsiam", "train.turn=0.1", "train.optimizer=muon", "--dry-run"]) == 0
     assert "changes nothing" not in capsys.readouterr().err
 
 

@@ -116,13 +116,9 @@ class MethodSettings(Section):
 class TrainSettings(Section):
     epochs: int = Field(800, ge=1, le=10**6)
     batch_size: int = Field(512, ge=2, le=2**20, description="images a step, over all processes")
-    optimizer: Literal["sgd", "lars", "adamw", "muon"] = Field(
-        "sgd", description="muon: matrices of backbone and projector turned by a share of their length, the rest by sgd"
-    )
+    optimizer: Literal["sgd", "lars", "adamw", "muon"] = Field("sgd", description="muon: train.turn, the rest by sgd")
     lr: float = Field(0.03, gt=0.0, le=1e4, description="per 256 images: the rate used is lr * batch_size / 256")
-    turn: float = Field(
-        0.02, gt=0.0, le=1.0, description="muon: how far a step turns a matrix at its most, as a share of its length"
-    )
+    turn: float = Field(0.02, gt=0.0, le=1.0, description="muon: a matrix's step at its peak, as a share of its length")
     momentum: float = Field(0.9, ge=0.0, lt=1.0)
     weight_decay: float = Field(5e-4, ge=0.0, le=100.0)
     decay_norms: bool = Field(True, description="whether BatchNorms and biases decay as well (never with lars)")

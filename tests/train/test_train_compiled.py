@@ -26,6 +26,7 @@ SMALL = [
     "model.predictor_hidden=8",
     "model.head_hidden=16",
     "train.batch_size=32",
+    "train.optimizer=sgd",
     "train.lr=0.05",
     "train.epochs=2",
     "train.device=cpu",

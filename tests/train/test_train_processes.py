@@ -28,6 +28,7 @@ COMMON = [
     "model.predictor_hidden=8",
     "model.head_hidden=16",
     "train.batch_size=32",
+    "train.optimizer=sgd",
     "train.lr=0.05",  # a gentle rate: rounding must not be amplified into a difference
     "train.stop_on_collapse=false",
     "train.device=cpu",

@@ -38,6 +38,7 @@ TINY = [
     "data.mix=2",
     "augment.size=16",
     "train.batch_size=8",
+    "train.optimizer=sgd",
     "train.epochs=3",
     "train.warmup_epochs=0",
     "train.lr=0.05",

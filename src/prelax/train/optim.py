@@ -122,14 +122,17 @@ def peak_lr(settings: TrainSettings) -> float:
     return settings.lr * settings.batch_size / 256
 
 
-def lr_schedule(settings: TrainSettings, steps: int) -> list[float]:
+def lr_schedule(settings: TrainSettings, steps: int, peak: float | None = None) -> list[float]:
     """The rate of every step of the run: linear warm-up, then cosine. ``steps`` are those of an epoch.
+
+    ``peak`` is another highest value, for what follows the rate.
 
     >>> rates = lr_schedule(TrainSettings(epochs=2, batch_size=256, lr=1.0), steps=2)
     >>> [round(rate, 3) for rate in rates]
     [1.0, 0.854, 0.5, 0.146]
     """
-    peak, warm = peak_lr(settings), round(settings.warmup_epochs * steps)
+    warm = round(settings.warmup_epochs * steps)
+    peak = peak_lr(settings) if peak is None else peak
     total = settings.epochs * steps
     rates = [peak * (step + 1) / warm for step in range(warm)]
     for step in range(total - warm):
@@ -165,7 +168,7 @@ def schedules(method: MethodSettings, train: TrainSettings, steps: int) -> dict[
     return {
         "lr": rates,
         "constant": constant_after_warmup(rates),
-        "turn": [train.turn * rate / peak_lr(train) for rate in rates],
+        "turn": lr_schedule(train, steps, train.turn),
         "tau": tau_schedule(method.tau, len(rates)),
         "share": share_schedule(method.gamma_end, len(rates)),
     }
