@@ -48,12 +48,7 @@ class Muon(torch.optim.Optimizer):
             grads: Any = [w.grad for w in weights]
             if group["weight_decay"] and not group["matrix"]:
                 grads = torch._foreach_add(grads, weights, alpha=group["weight_decay"])
-            for w in weights:
-                if "momentum_buffer" not in self.state[w]:
-                    self.state[w]["momentum_buffer"] = torch.zeros_like(w)
-            buffers = [self.state[w]["momentum_buffer"] for w in weights]
-            torch._foreach_mul_(buffers, group["momentum"])
-            torch._foreach_add_(buffers, grads)
+            buffers = gather_momentum(self, weights, grads, group["momentum"])
             if not group["matrix"]:
                 torch._foreach_sub_(weights, torch._foreach_mul(buffers, group["lr"]))
                 continue
@@ -68,6 +63,19 @@ class Muon(torch.optim.Optimizer):
         if device.type == "cuda" and device not in self._lanes:
             self._lanes[device] = [torch.cuda.Stream(device) for _ in range(LANES)]
         return self._lanes.get(device, [])
+
+
+def gather_momentum(
+    optimizer: torch.optim.Optimizer, weights: Sequence[Tensor], steps: list[Tensor], momentum: float
+) -> list[Tensor]:
+    """Adds steps to what is left of those before, and gives the sums."""
+    for w in weights:
+        if "momentum_buffer" not in optimizer.state[w]:
+            optimizer.state[w]["momentum_buffer"] = torch.zeros_like(w)
+    buffers = [optimizer.state[w]["momentum_buffer"] for w in weights]
+    torch._foreach_mul_(buffers, momentum)
+    torch._foreach_add_(buffers, steps)
+    return buffers
 
 
 @contextlib.contextmanager
@@ -128,13 +136,13 @@ def by_shape(weights: Sequence[Tensor]) -> list[list[int]]:
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
     """Matrices with about the same singular vectors and singular values near 1 (0.7 to 1.2): N x rows x columns.
 
-    Newton and Schulz's iteration with the coefficients of Jordan et al., in bfloat16 on CUDA, which it bears.
+    Newton and Schulz's iteration with the coefficients of Jordan et al., in bfloat16 on cards that have it: it bears that.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices
     x = x / lengths(x)
-    if x.is_cuda:
+    if x.is_cuda and torch.cuda.is_bf16_supported(including_emulation=False):
         x = x.bfloat16()
     for _ in range(steps):
         square = x @ x.mT

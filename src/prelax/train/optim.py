@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from prelax.config import MethodSettings, TrainSettings
-from prelax.train.muon import Muon
+from prelax.train.muon import Muon, gather_momentum
 
 
 class LARS(torch.optim.Optimizer):
@@ -45,12 +45,7 @@ class LARS(torch.optim.Optimizer):
                 lengths, steps = (torch.stack(torch._foreach_norm(tensors)) for tensors in (weights, grads))
                 ratios = torch.where((lengths > 0) & (steps > 0), group["trust"] * lengths / steps, 1.0)
                 grads = torch._foreach_mul(grads, ratios.unbind())
-            for w in weights:
-                if "momentum_buffer" not in self.state[w]:
-                    self.state[w]["momentum_buffer"] = torch.zeros_like(w)
-            buffers = [self.state[w]["momentum_buffer"] for w in weights]
-            torch._foreach_mul_(buffers, group["momentum"])
-            torch._foreach_add_(buffers, grads)
+            buffers = gather_momentum(self, weights, grads, group["momentum"])
             torch._foreach_sub_(weights, torch._foreach_mul(buffers, group["lr"]))
 
 

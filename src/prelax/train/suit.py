@@ -128,10 +128,10 @@ def epochs_for(count: int, kind: str, size: int) -> int:
 def turn_for(steps: int) -> float:
     """How far Muon turns a matrix at most in a run of so many steps.
 
-    >>> [turn_for(steps) for steps in (300, 1_500, 20_000, 200_000)]
-    [0.05, 0.05, 0.014, 0.004]
+    >>> [turn_for(steps) for steps in (300, 1_500, 20_000, 10**9)]
+    [0.05, 0.05, 0.014, 0.001]
     """
-    return round(TURN * min(1.0, math.sqrt(TURNED / max(steps, 1))), 3)
+    return max(round(TURN * min(1.0, math.sqrt(TURNED / max(steps, 1))), 3), 0.001)
 
 
 def visits(kind: str, size: int) -> int:
