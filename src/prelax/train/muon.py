@@ -136,7 +136,7 @@ def by_shape(weights: Sequence[Tensor]) -> list[list[int]]:
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
     """Matrices with about the same singular vectors and singular values near 1 (0.7 to 1.2): N x rows x columns.
 
-    Newton and Schulz's iteration with the coefficients of Jordan et al., in bfloat16 on cards that have it: it bears that.
+    Newton and Schulz's iteration with the coefficients of Jordan et al., in bfloat16 on cards that have it.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = matrices.shape[1] > matrices.shape[2]
