@@ -238,7 +238,7 @@ def test_the_commit_of_a_project_that_merely_contains_prelax_is_not_taken(tmp_pa
     source = Path(__file__).parents[1] / "src" / "prelax"
     installed = tmp_path / "site" / "prelax"
     installed.mkdir(parents=True)
-    for name in ("__init__.py", "run.py", "config.py", "errors.py", "whole.py"):
+    for name in ("__init__.py", "run.py", "config.py", "settings.py", "errors.py", "whole.py"):
         (installed / name).write_text((source / name).read_text())
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     (tmp_path / ".gitignore").write_text("site\n")

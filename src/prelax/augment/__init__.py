@@ -1,5 +1,6 @@
 """Augmentations that record: parameters for every image of a batch, where the batch is, and the record of them."""
 
+from prelax.augment.adjust import adjust
 from prelax.augment.colour import Grey, Invert, Jitter, Normalise, Solarise
 from prelax.augment.filters import Blur, Erase, Noise
 from prelax.augment.geometry import Crop, Flip, QuarterTurn
@@ -30,6 +31,7 @@ __all__ = [
     "Pipeline",
     "QuarterTurn",
     "Solarise",
+    "adjust",
     "as_set",
     "batch_of",
     "host_stage",

@@ -25,7 +25,7 @@ from torchvision import transforms as T
 from prelax import augment
 from prelax.config import Settings
 from prelax.train.devices import choose_device
-from prelax.train.views import preset_name
+from prelax.train.views import plain_pipelines
 
 PEERS = {
     "torchvision": "torchvision's transforms on PIL images, a DataLoader over all cores, an eager loop",
@@ -119,8 +119,8 @@ def bench_peer(name: str, settings: Settings, seconds: float = 5.0, workers: int
 
 
 def transform_of(name: str, settings: Settings, side: int) -> Two:
-    """The two views of the settings' preset, as the peer makes them."""
-    one, two = augment.presets(preset_name(settings), side)
+    """The two views of the settings, as the peer makes them."""
+    one, two = plain_pipelines(settings, 3, side)
     return Two(view_of(name, one, side), view_of(name, two, side))
 
 

@@ -17,6 +17,8 @@ from prelax.record import Record, Target, View
 from prelax.train.step import Views
 
 SMALL = 0  # number of the pipeline of small views
+STRENGTHS = ("area_from", "area_to", "colour", "flip", "grey", "blur", "solarise")  # settings that change a preset
+OF_COLOURS = ("colour", "grey")
 
 
 @dataclass(frozen=True)
@@ -146,9 +148,16 @@ class ViewMaker:
 
 
 def plain_pipelines(settings: Settings, channels: int, image_size: int) -> tuple[augment.Pipeline, augment.Pipeline]:
-    """What views 1 and 2 go through, whatever the method does with them."""
-    size = settings.augment.size or (image_size if image_size <= 64 else None)
-    return augment.presets(preset_name(settings), size, channels)
+    """What views 1 and 2 go through, whatever the method does with them; one and the same where they do not differ."""
+    asked = settings.augment
+    size = asked.size or (image_size if image_size <= 64 else None)
+    strengths = {name: getattr(asked, name) for name in STRENGTHS}
+    for name in OF_COLOURS if channels != 3 else ():
+        if strengths[name]:
+            raise PrelaxError(f"augment.{name} is for colour images: these have {channels} channel(s), leave it out")
+    one, two = augment.presets(preset_name(settings), size, channels)
+    changed = augment.adjust(one, **strengths)
+    return changed, changed if two is one else augment.adjust(two, **strengths)
 
 
 def size_of(pipeline: augment.Pipeline, image_size: int) -> int:
