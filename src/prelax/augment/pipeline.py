@@ -19,6 +19,12 @@ from prelax.record import Record, Target, View
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
+# What the compiler is told. A hash uses each number twice, and what is not kept is written out again at each use: keep
+# more of it. Block sizes of kernels this small are not worth trying out.
+SAMPLING = {"realize_opcount_threshold": 12, "triton.autotune_pointwise": False}
+# Stacked colour planes written one by one share their arithmetic; as one masked kernel they would each repeat it.
+APPLYING = {"max_pointwise_cat_inputs": 0}
+
 
 class Pipeline:
     """Views of a batch: every image gets its own parameters, where the batch is, and the record tells them.
@@ -109,8 +115,8 @@ class Pipeline:
     def compiled(self) -> Pipeline:
         """This pipeline fused by ``torch.compile``; where that fails it stays eager, and one warning says so."""
         twin = Pipeline(self.ops)
-        twin._sample = _compile_or_eager(twin._sample_columns)
-        twin._apply = _compile_or_eager(twin._apply_columns)
+        twin._sample = _compile_or_eager(twin._sample_columns, SAMPLING)
+        twin._apply = _compile_or_eager(twin._apply_columns, APPLYING)
         twin._compiled = True
         return twin
 
@@ -230,7 +236,7 @@ def show_relaxed(
     return View(shows.apply(source, record, view.images.dtype, memory_format), record)
 
 
-def _compile_or_eager(function: Callable[..., Any]) -> Callable[..., Any]:
+def _compile_or_eager(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     """The function compiled; eager, with one warning, wherever that fails (no compiler, too many shapes)."""
 
     def frame(*args: Any) -> Any:
@@ -238,8 +244,7 @@ def _compile_or_eager(function: Callable[..., Any]) -> Callable[..., Any]:
 
     # The compiler counts recompilations per code object: without one of its own, pipelines would share a limit.
     own = FunctionType(frame.__code__.replace(), frame.__globals__, frame.__name__, None, frame.__closure__)
-    # Stacked colour planes written one by one share their arithmetic; as one masked kernel they would each repeat it.
-    fused = torch.compile(own, fullgraph=True, dynamic=False, options={"max_pointwise_cat_inputs": 0})
+    fused = torch.compile(own, fullgraph=True, dynamic=False, options=options)
     state = {"worked": False, "failed": False}
 
     def call(*args: Any) -> Any:
