@@ -63,8 +63,8 @@ def _by_slots(images: Tensor, params: Params) -> Tensor:
     Around contrast C and hue H, brightness and saturation can stand in four regions, ``[0] H [1] C [2] H [3]``, where
     hue is used on one side only. A region has two slots; a slot nobody stands in is the identity.
     """
-    place = params["order"].argsort(1)  # place[b, step]: when the step is made  # B x 4
-    b, c, s, h = place.unbind(1)
+    # When each step is made: the inverse of the order. A sort would give it too, by a kernel of its own.
+    b, c, s, h = ((params["order"] == step).to(torch.int64).argmax(1) for step in range(4))  # B each
     column = {name: params[name][:, None, None] for name in FACTORS}
     hue_first = h < c
 
