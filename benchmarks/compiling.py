@@ -29,6 +29,7 @@ def main() -> None:
     from prelax.config import resolve
     from prelax.data import ImageSet
     from prelax.train import Engine, Process
+    from prelax.train.devices import start_compilers
 
     clock("import prelax")
     cuda = torch.cuda.is_available()
@@ -38,6 +39,7 @@ def main() -> None:
     clock("device")
     always = [] if cuda else ["train.compile=always", "augment.compile=always"]
     settings = resolve(recipe, [*always, *changes])
+    start_compilers(settings, device)
     batch = settings.train.batch_size
     pixels = torch.randint(0, 256, (2 * batch, 3, 32, 32), dtype=torch.uint8)
     images = ImageSet("noise", pixels, torch.zeros(2 * batch, dtype=torch.int64), ["noise"])

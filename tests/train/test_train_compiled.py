@@ -147,3 +147,24 @@ def test_what_is_compiled_in_a_rehearsal_asks_the_others_afterwards(
     doubled(torch.ones(3))
     torch.compiler.reset()
     assert summed == [3]
+
+
+READY = """
+import sys, torch
+from prelax.config import resolve
+from prelax.train.devices import start_compilers
+from torch._inductor.async_compile import AsyncCompile
+start_compilers(resolve("digits/prelax-std", ["train.compile=never", "augment.compile=never"]), torch.device("cuda", 0))
+start_compilers(resolve("digits/prelax-std", []), torch.device("cpu"))
+assert AsyncCompile.process_pool.cache_info().currsize == 0
+start_compilers(resolve("digits/prelax-std", []), torch.device("cuda", 0))
+assert AsyncCompile.process_pool.cache_info().currsize == 1
+AsyncCompile.wait_pool_ready(60)
+assert AsyncCompile.use_process_pool()
+"""
+
+
+def test_compilers_are_started_where_a_run_will_ask_for_them() -> None:
+    pytest.importorskip("triton")
+    env = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "2"}
+    subprocess.run([sys.executable, "-c", READY], env=env, check=True, timeout=120)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 from prelax.config import Settings
@@ -38,3 +40,16 @@ def choose_device(name: str, process: Process | None = None, asked: str = "train
         torch.cuda.set_device(index)  # streams, graphs and random numbers are the current device's
         return torch.device("cuda", index)
     return device
+
+
+def start_compilers(settings: Settings, device: torch.device) -> None:
+    """Starts the processes that compile kernels, if the run will ask for them: they take seconds to be ready.
+
+    The compiler starts them itself when it is first used, and until they are ready compiles one kernel after another.
+    """
+    if device.type != "cuda" or settings.train.compile == settings.augment.compile == "never":
+        return
+    with contextlib.suppress(ImportError):  # not torch's public interface
+        from torch._inductor.async_compile import maybe_warm_pool
+
+        maybe_warm_pool()

@@ -23,7 +23,7 @@ from prelax.errors import PrelaxError
 from prelax.evaluate.doctor import collapse_limits, gentler, remedies
 from prelax.evaluate.labels import digests_of
 from prelax.run import Run
-from prelax.train.devices import choose_device
+from prelax.train.devices import choose_device, start_compilers
 from prelax.train.engine import Engine
 from prelax.train.processes import Process, Unread, any_of, joined, wait_for_all
 from prelax.train.progress import Progress
@@ -78,6 +78,7 @@ def pretrain(
             settings = run.settings_with(settings)
         elif process.writes:
             run.check_free()
+        start_compilers(settings, device)  # while data are read
         with bar() if progress and process.writes else contextlib.nullcontext() as drawn:
             images = load_training(settings.data, drawn)
         settings = as_found(settings, images)
