@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from prelax.config import resolve
 from prelax.data import ImageSet
 from prelax.train import Engine, Process
+from prelax.train.muon import turn
 
 SMALL = ["train.batch_size=64", "train.epochs=4", "train.warmup_epochs=1", "model.projector_hidden=256"]
 STEPS = 24
@@ -66,14 +67,22 @@ def test_a_method_with_small_views_is_captured_and_gives_the_losses_of_the_plain
             assert b[key] == pytest.approx(a[key], abs=near), (step, key)
 
 
-def test_muon_is_captured_and_gives_the_losses_of_the_plain_step() -> None:
-    engine, found = losses("train.optimizer=muon")
+def test_muon_turns_weights_by_the_gradients_of_a_captured_step() -> None:
+    """Losses would not tell: what bfloat16 leaves out of a gradient an orthogonal step makes as long as the rest."""
+    engine, _ = losses("train.optimizer=muon")
     assert engine.graph is not None
-    _, expected = losses("train.optimizer=muon", "train.compile=never", "augment.compile=never")
-    for step, (a, b) in enumerate(zip(expected, found, strict=True)):
-        near = 3e-2 if step < 8 else 1e-1  # in bfloat16 two ways to the same sum part company
-        for key in a:
-            assert b[key] == pytest.approx(a[key], abs=near), (step, key)
+    group = next(group for group in engine.optimizer.param_groups if group["matrix"])
+    weights, momentum = group["params"], group["momentum"]
+    before = [w.detach().clone() for w in weights]
+    gathered = [engine.optimizer.state[w]["momentum_buffer"].clone() for w in weights]
+    engine.set_rates(STEPS)
+    engine.take_step()
+    for w, was, buffer in zip(weights, before, gathered, strict=True):
+        expected = was.clone(memory_format=torch.preserve_format)
+        turn([expected], [w.grad + momentum * (momentum * buffer + w.grad)], group["lr"])
+        length = (expected - was).norm()
+        assert length == pytest.approx(float(group["lr"]) * float(was.norm()), rel=0.05)
+        assert (w.detach() - expected).norm() < 0.05 * length  # bfloat16 rounds matrices of a stack otherwise than one
 
 
 def test_pretexts_fade_in_a_captured_step_as_their_schedule_says() -> None:
