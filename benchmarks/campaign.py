@@ -3,9 +3,9 @@
     python benchmarks/campaign.py PLAN.yaml OUT [--lanes 2] [--minutes 25] [--data ROOT] [--commit HASH] [--only NAME]
 
 PLAN is a list of runs: ``name``, ``recipe``, ``set`` (settings), ``seed``, ``protocols``, ``note``. Every run is made
-by the product's own commands. Finished runs add a line to OUT/runs.jsonl; OUT/runs.tar.gz holds the settings, metrics
-and evaluations of all of them (no weights). A run that fails is a line too. Runs not begun when the minutes are over
-are left for another time.
+by the product's own commands, and evaluated while the next one starts. Finished runs add a line to OUT/runs.jsonl;
+OUT/runs.tar.gz holds the settings, metrics and evaluations of all of them (no weights). A run that fails is a line too.
+Runs not begun when the minutes are over are left for another time.
 """
 
 import argparse
@@ -18,12 +18,11 @@ import sys
 import tarfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import yaml
-
-LOCK = threading.Lock()
 
 
 def call(command: list[str], log: Path) -> tuple[int, str]:
@@ -39,18 +38,21 @@ def hardware() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {os.cpu_count()} cores"
 
 
-def make(item: dict[str, Any], out: Path, data: str | None, commit: str | None) -> dict[str, Any]:
-    """One run of the plan, trained and evaluated, as its line."""
-    folder, log = out / "runs" / item["name"], out / "logs" / f"{item['name']}.txt"
+def places(item: dict[str, Any], out: Path) -> tuple[Path, Path]:
+    """Where a run goes, and what its commands say."""
+    return out / "runs" / item["name"], out / "logs" / f"{item['name']}.txt"
+
+
+def train(item: dict[str, Any], out: Path, data: str | None, commit: str | None) -> dict[str, Any]:
+    """One run of the plan, trained, as its line."""
+    folder, log = places(item, out)
     pairs = [f"{key}={value}" for key, value in item.get("set", {}).items()]
     root = [f"data.root={data}"] if data else []
     seed = str(item.get("seed", 0))
     shown = ["prelax", "pretrain", item["recipe"], *pairs, "--seed", seed]
     began = time.perf_counter()
-    python = [sys.executable, "-m"]
-    code, _ = call(
-        [*python, *shown, *root, "--out", str(folder), "--quiet", *(["--resume"] if folder.exists() else [])], log
-    )
+    again = ["--resume"] if folder.exists() else []
+    code, _ = call([sys.executable, "-m", *shown, *root, "--out", str(folder), "--quiet", *again], log)
     trained = time.perf_counter() - began
     line: dict[str, Any] = {
         "name": item["name"],
@@ -74,19 +76,30 @@ def make(item: dict[str, Any], out: Path, data: str | None, commit: str | None) 
         last = metrics[-1]
         speed = sorted(m["views_per_s"] for m in metrics)[len(metrics) // 2]
         line |= {"epochs_done": last["epoch"], "views_per_s": round(speed), "last": last}
-    if code != 0:
-        failed = (read(log).strip().splitlines() or ["no output"])[-1]
-        return {**line, "failed": failed, "minutes": round(trained / 60, 2)}
-    protocols = item.get("protocols", ["knn", "linear-fast"])
-    code, said = call([*python, "prelax", "evaluate", str(folder), "--protocol", ",".join(protocols), "--json"], log)
-    for path in sorted((folder / "eval").glob("*.json")):
-        result = json.loads(path.read_text())
-        line[path.stem.replace("-", "_")] = result.get("accuracy")
     line["minutes"] = round(trained / 60, 2)
-    line["minutes_with_evaluation"] = round((time.perf_counter() - began) / 60, 2)
     if code != 0:
-        line["failed"] = "evaluation: " + (read(log).strip().splitlines() or [said])[-1]
+        line["failed"] = (read(log).strip().splitlines() or ["no output"])[-1]
     return line
+
+
+def evaluate(item: dict[str, Any], line: dict[str, Any], out: Path) -> None:
+    """Measures a run that was trained, and writes its line."""
+    folder, log = places(item, out)
+    if "failed" not in line:
+        began = time.perf_counter()
+        protocols = ",".join(item.get("protocols", ["knn", "linear-fast"]))
+        command = [sys.executable, "-m", "prelax", "evaluate", str(folder), "--protocol", protocols, "--json"]
+        code, said = call(command, log)
+        for path in sorted((folder / "eval").glob("*.json")):
+            result = json.loads(path.read_text())
+            line[path.stem.replace("-", "_")] = result.get("accuracy")
+        line["minutes_with_evaluation"] = round(line["minutes"] + (time.perf_counter() - began) / 60, 2)
+        if code != 0:
+            line["failed"] = "evaluation: " + (read(log).strip().splitlines() or [said])[-1]
+    with open(out / "runs.jsonl", "a") as file:
+        file.write(json.dumps(line) + "\n")
+    pack(out)
+    print(json.dumps({k: v for k, v in line.items() if k not in ("last", "note", "date")}), flush=True)
 
 
 def read(path: Path) -> str:
@@ -127,18 +140,15 @@ def main() -> None:
                 item = waiting.get_nowait()
             except queue.Empty:
                 return
-            line = make(item, asked.out, asked.data, asked.commit)
-            with LOCK:
-                with open(asked.out / "runs.jsonl", "a") as file:
-                    file.write(json.dumps(line) + "\n")
-                pack(asked.out)
-                print(json.dumps({k: v for k, v in line.items() if k not in ("last", "note", "date")}), flush=True)
+            line = train(item, asked.out, asked.data, asked.commit)
+            judge.submit(evaluate, item, line, asked.out)
 
-    lanes = [threading.Thread(target=lane) for _ in range(asked.lanes)]
-    for thread in lanes:
-        thread.start()
-    for thread in lanes:
-        thread.join()
+    with ThreadPoolExecutor(1) as judge:  # one at a time: they write the same files
+        lanes = [threading.Thread(target=lane) for _ in range(asked.lanes)]
+        for thread in lanes:
+            thread.start()
+        for thread in lanes:
+            thread.join()
 
 
 if __name__ == "__main__":
