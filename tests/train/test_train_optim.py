@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from prelax.config import MethodSettings, TrainSettings
-from prelax.train import LARS, lr_schedule, tau_schedule
+from prelax.train import LARS, Muon, lr_schedule, tau_schedule
 from prelax.train.optim import (
     constant_after_warmup,
     groups,
@@ -50,6 +50,21 @@ def test_lars_leaves_a_weight_of_length_zero_to_plain_steps() -> None:
     weight.grad = torch.ones(3)
     LARS([weight], lr=0.1, momentum=0.0).step()
     torch.testing.assert_close(weight.detach(), torch.full((3,), -0.1))
+
+
+@pytest.mark.parametrize("kind", [LARS, Muon])
+def test_a_step_computes_the_gradients_that_it_is_asked_to_compute_first(kind: type[LARS | Muon]) -> None:
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = kind([weight], lr=0.1)
+
+    def closure() -> torch.Tensor:  # as Lightning hands it over
+        optimizer.zero_grad()
+        loss = weight.square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 3.0
+    assert (weight < 1).all()
 
 
 def test_muon_turns_matrices_of_the_encoder_and_nothing_else() -> None:

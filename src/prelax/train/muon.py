@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+Closure = Callable[[], Any] | None  # what computes the loss and its gradients: Lightning hands it to the optimiser
 LANES = 4  # streams on which matrices are turned
 
 
@@ -40,7 +41,8 @@ class Muon(torch.optim.Optimizer):
         self._lanes: dict[torch.device, list[torch.cuda.Stream]] = {}
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Closure = None) -> Any:  # type: ignore[override]
+        loss = loss_of(closure)
         for group in self.param_groups:
             weights = [w for w in group["params"] if w.grad is not None]
             if not weights:
@@ -57,12 +59,19 @@ class Muon(torch.optim.Optimizer):
                 for n, alike in enumerate(by_shape(weights)):
                     with lane(n):
                         turn([weights[place] for place in alike], [ahead[place] for place in alike], group["lr"])
+        return loss
 
     def lanes(self, device: torch.device) -> list[torch.cuda.Stream]:
         """Streams on which matrices are turned at once: most are too small to fill a card."""
         if device.type == "cuda" and device not in self._lanes:
             self._lanes[device] = [torch.cuda.Stream(device) for _ in range(LANES)]
         return self._lanes.get(device, [])
+
+
+def loss_of(closure: Closure) -> Any:
+    """What a closure gives, its gradients computed; None where the gradients are there already."""
+    with torch.enable_grad():
+        return None if closure is None else closure()
 
 
 def gather_momentum(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from prelax.config import MethodSettings, TrainSettings
-from prelax.train.muon import Muon, gather_momentum
+from prelax.train.muon import Closure, Muon, gather_momentum, loss_of
 
 
 class LARS(torch.optim.Optimizer):
@@ -33,7 +33,8 @@ class LARS(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Closure = None) -> Any:  # type: ignore[override]
+        loss = loss_of(closure)
         for group in self.param_groups:
             weights = [w for w in group["params"] if w.grad is not None]
             if not weights:
@@ -47,6 +48,7 @@ class LARS(torch.optim.Optimizer):
                 grads = torch._foreach_mul(grads, ratios.unbind())
             buffers = gather_momentum(self, weights, grads, group["momentum"])
             torch._foreach_sub_(weights, torch._foreach_mul(buffers, group["lr"]))
+        return loss
 
 
 def matrices_of(network: nn.Module) -> set[Tensor]:
