@@ -1,11 +1,14 @@
 """Muon against plain NumPy."""
 
+import copy
+from dataclasses import dataclass, field
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from prelax.train.muon import Muon, orthogonal
+from prelax.train.muon import Muon, orthogonal, side_by_side
 
 
 def newton_schulz(x: np.ndarray) -> np.ndarray:
@@ -62,3 +65,36 @@ def test_a_matrix_without_a_gradient_to_follow_stays() -> None:
     before, weight.grad = weight.detach().clone(), torch.zeros(3, 4)
     Muon([{"params": [weight], "matrix": True}], lr=0.1).step()
     torch.testing.assert_close(weight.detach(), before)
+
+
+def test_a_copy_takes_the_steps_of_its_original() -> None:
+    weight = nn.Parameter(torch.randn(3, 4))
+    optimizer = Muon([{"params": [weight], "matrix": True}], lr=0.1)
+    weight.grad = torch.randn(3, 4)
+    optimizer.step()
+    other = copy.deepcopy(optimizer)
+    (twin,) = other.param_groups[0]["params"]
+    twin.grad = weight.grad = torch.randn(3, 4)
+    optimizer.step()
+    other.step()
+    torch.testing.assert_close(twin, weight, rtol=0, atol=0)
+
+
+@dataclass
+class Stream:
+    """What stands for a stream where there is no card: it remembers what it waited for."""
+
+    device: torch.device
+    waited: list["Stream"] = field(default_factory=list)
+
+    def wait_stream(self, other: "Stream") -> None:
+        self.waited.append(other)
+
+
+def test_streams_wait_for_their_own_card_whichever_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    current = [Stream(torch.device("cuda", index)) for index in range(2)]
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: current[device.index if device else 0])
+    lanes = [Stream(torch.device("cuda", 1)) for _ in range(2)]
+    with side_by_side(lanes):  # type: ignore[arg-type]
+        assert all(lane.waited == [current[1]] for lane in lanes)
+    assert (current[0].waited, current[1].waited) == ([], lanes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -38,7 +39,6 @@ class Muon(torch.optim.Optimizer):
         matrix: bool = False,
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "matrix": matrix})
-        self._lanes: dict[torch.device, list[torch.cuda.Stream]] = {}
 
     @torch.no_grad()
     def step(self, closure: Closure = None) -> Any:  # type: ignore[override]
@@ -55,17 +55,17 @@ class Muon(torch.optim.Optimizer):
                 torch._foreach_sub_(weights, torch._foreach_mul(buffers, group["lr"]))
                 continue
             ahead = torch._foreach_add(grads, buffers, alpha=group["momentum"])  # Nesterov's momentum
-            with side_by_side(self.lanes(weights[0].device)) as lane:
+            with side_by_side(lanes_of(weights[0].device)) as lane:
                 for n, alike in enumerate(by_shape(weights)):
                     with lane(n):
                         turn([weights[place] for place in alike], [ahead[place] for place in alike], group["lr"])
         return loss
 
-    def lanes(self, device: torch.device) -> list[torch.cuda.Stream]:
-        """Streams on which matrices are turned at once: most are too small to fill a card."""
-        if device.type == "cuda" and device not in self._lanes:
-            self._lanes[device] = [torch.cuda.Stream(device) for _ in range(LANES)]
-        return self._lanes.get(device, [])
+
+@functools.cache  # an optimiser that held them could not be copied
+def lanes_of(device: torch.device) -> list[torch.cuda.Stream]:
+    """Streams on which matrices are turned at once: most are too small to fill a card."""
+    return [torch.cuda.Stream(device) for _ in range(LANES)] if device.type == "cuda" else []
 
 
 def loss_of(closure: Closure) -> Any:
@@ -94,11 +94,12 @@ def side_by_side(lanes: list[torch.cuda.Stream]) -> Iterator[Callable[[int], con
     Gives where to launch the n-th of several jobs: the first, which takes longest, has a stream to itself. Without
     streams they follow one another.
     """
+    here: Any = torch.cuda.current_stream(lanes[0].device) if lanes else None  # the current device may be another
     for stream in lanes:
-        stream.wait_stream(torch.cuda.current_stream())
+        stream.wait_stream(here)
     yield lambda n: torch.cuda.stream(lanes[n and 1 + n % (len(lanes) - 1)]) if lanes else contextlib.nullcontext()
     for stream in lanes:
-        torch.cuda.current_stream().wait_stream(stream)
+        here.wait_stream(stream)
 
 
 def turn(weights: list[Tensor], ahead: Sequence[Tensor], share: float | Tensor) -> None:
