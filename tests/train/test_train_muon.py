@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from prelax.errors import PrelaxError
 from prelax.train.muon import Muon, orthogonal, side_by_side
 
 
@@ -65,6 +66,11 @@ def test_a_matrix_without_a_gradient_to_follow_stays() -> None:
     before, weight.grad = weight.detach().clone(), torch.zeros(3, 4)
     Muon([{"params": [weight], "matrix": True}], lr=0.1).step()
     torch.testing.assert_close(weight.detach(), before)
+
+
+def test_a_bias_among_the_matrices_is_refused_by_its_shape() -> None:
+    with pytest.raises(PrelaxError, match=r"1 weight\(s\) that are no matrix \(of shape \(4,\)\): biases and norms"):
+        Muon(nn.Linear(8, 4).parameters(), lr=0.02, matrix=True)
 
 
 def test_a_copy_takes_the_steps_of_its_original() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prelax.errors import PrelaxError
+
 Closure = Callable[[], Any] | None  # what computes the loss and its gradients: Lightning hands it to the optimiser
 LANES = 4  # streams on which matrices are turned
 
@@ -39,6 +41,15 @@ class Muon(torch.optim.Optimizer):
         matrix: bool = False,
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "matrix": matrix})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        if group["matrix"] and (flat := [w for w in group["params"] if w.ndim < 2]):
+            raise PrelaxError(
+                f"a group with matrix=True holds {len(flat)} weight(s) that are no matrix (of shape "
+                f"{tuple(flat[0].shape)}): biases and norms belong into a group without it"
+            )
 
     @torch.no_grad()
     def step(self, closure: Closure = None) -> Any:  # type: ignore[override]
