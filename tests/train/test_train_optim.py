@@ -81,6 +81,17 @@ def test_muon_turns_matrices_of_the_encoder_and_nothing_else() -> None:
     assert sum(len(part["params"]) for part in parts) == len(list(network.parameters()))
 
 
+@pytest.mark.parametrize("spread", [0.0, 1e-6])
+def test_muon_leaves_weights_that_begin_at_nothing_to_grow(spread: float) -> None:
+    network = nn.Module()
+    network.online = nn.ModuleDict({"conv": nn.Conv2d(3, 4, 3), "gate": nn.Linear(4, 4)})
+    nn.init.normal_(network.online["gate"].weight, std=spread)
+    stepper = optimizer(network, TrainSettings(optimizer="muon", lr=0.1, batch_size=256), torch.device("cpu"))
+    network.online["gate"].weight.grad = torch.ones(4, 4)
+    stepper.step()
+    assert network.online["gate"].weight.norm() > 0.1
+
+
 def test_how_far_matrices_turn_follows_the_rate() -> None:
     train = TrainSettings(epochs=4, lr=0.5, batch_size=512, warmup_epochs=1, turn=0.1)
     tables = schedules(MethodSettings(), train, steps=5)

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from prelax.config import MethodSettings, TrainSettings
 from prelax.train.muon import Closure, Muon, gather_momentum, loss_of
 
+NOTHING = 1e-4  # a weight that begins nowhere above this is meant to begin at zero
+
 
 class LARS(torch.optim.Optimizer):
     """SGD whose step for each weight is in proportion to that weight's length (You et al. 2017).
@@ -54,13 +56,15 @@ class LARS(torch.optim.Optimizer):
 def matrices_of(network: nn.Module) -> set[Tensor]:
     """The weights that Muon turns: of linear layers and convolutions in backbone and projector.
 
-    What a group of channels has for itself (depthwise convolutions) is no matrix of the layer.
+    What a group of channels has for itself (depthwise convolutions) is no matrix of the layer. What begins at zero, or
+    as good as (timm's gMLP, GCResNeXt), is to grow: turned, it would keep the length it has.
     """
-    return {
-        layer.weight
+    layers = [
+        layer
         for name, layer in network.named_modules()
         if name.startswith("online.") and isinstance(layer, nn.Linear | nn.Conv2d) and getattr(layer, "groups", 1) == 1
-    }
+    ]
+    return {layer.weight for layer in layers if float(layer.weight.detach().abs().max()) > NOTHING}
 
 
 def groups(network: nn.Module, settings: TrainSettings) -> list[dict[str, Any]]:
