@@ -178,6 +178,18 @@ def test_a_network_of_one_size_alone_is_refused_other_views() -> None:
     assert Engine(other, images, CPU, Process()).maker.size == 224
 
 
+def test_views_too_small_for_a_network_are_refused_before_anything_is_trained() -> None:
+    pytest.importorskip("timm")
+    settings = tiny("model.backbone=timm:convnext_atto", "method.name=prelax-crops", "augment.size=32")
+    images = load_training(settings.data)
+    with pytest.raises(
+        PrelaxError, match=r"cannot take views of 16 px \(.*\): set augment\.small_size to what it takes"
+    ):
+        Engine(settings, images, CPU, Process())
+    other = settings.model_copy(update={"augment": settings.augment.model_copy(update={"small_size": 32})})
+    assert Engine(other, images, CPU, Process()).maker.small_size == 32
+
+
 def test_one_image_is_too_few_whatever_the_batch() -> None:
     settings = tiny("train.batch_size=2", "data.limit=1")
     with pytest.raises(PrelaxError, match=r"digits has 1 image\(s\) to train on under data\.limit=1"):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from prelax.config import nearest
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, first_line
 from prelax.nets.norm import ViewNorm2d, normalised
 from prelax.own import make_own
 
@@ -104,20 +104,28 @@ def _timm(name: str, channels: int) -> nn.Module:
     return net
 
 
-@torch.no_grad()
 def asked_side(net: nn.Module, channels: int, side: int) -> int:
     """The side of the images a network takes: this one, or the only one that a timm network of fixed size takes."""
     about = getattr(net, "pretrained_cfg", None) or {}
     if not about.get("fixed_input_size") or about["input_size"][-1] == side:
         return side
+    # Some take others all the same.
+    return int(about["input_size"][-1]) if trouble_with(net, channels, side) else side
+
+
+@torch.no_grad()
+def trouble_with(net: nn.Module, channels: int, side: int) -> str:
+    """What a network says of images of a side that it cannot take; nothing where it can."""
     training, weight = net.training, next(net.parameters())
     try:
-        net.eval()(torch.zeros(1, channels, side, side, device=weight.device))
-    except (AssertionError, RuntimeError):
-        return int(about["input_size"][-1])
+        net.eval()(torch.zeros(2, channels, side, side, device=weight.device))
+    except torch.OutOfMemoryError:
+        raise
+    except (AssertionError, RuntimeError) as error:
+        return first_line(error)
     finally:
         net.train(training)
-    return side  # some take others all the same
+    return ""
 
 
 def _own(name: str, channels: int) -> nn.Module:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet
 from prelax.errors import PrelaxError
-from prelax.nets.backbones import asked_side
+from prelax.nets.backbones import asked_side, trouble_with
 from prelax.train.step import Objective
 from prelax.train.views import ViewMaker
 
@@ -51,7 +51,9 @@ def check_sides(objective: Objective, channels: int, settings: Settings, maker: 
     """Refuses views of a side that the backbone does not take."""
     sides = {"augment.size": maker.size} | ({"augment.small_size": maker.small_size} if objective.copies else {})
     for key, side in sides.items():
-        asked = asked_side(objective.network.backbone, channels, side)
+        name, net = settings.model.backbone, objective.network.backbone
+        asked = asked_side(net, channels, side)
         if asked != side:
-            name = settings.model.backbone
             raise PrelaxError(f"backbone {name} takes views of {asked} px, not of {side}: set {key}={asked}")
+        if ":" in name and (said := trouble_with(net, channels, side)):
+            raise PrelaxError(f"backbone {name} cannot take views of {side} px ({said}): set {key} to what it takes")
