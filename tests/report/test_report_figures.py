@@ -229,6 +229,17 @@ def test_runs_are_compared_by_one_protocol_or_not_at_all(run_folder: Callable[..
     longer = run_folder(tmp_path / "longer", epochs=2, pairs=("method.gamma=0.5",))
     with pytest.raises(PrelaxError, match=r"differ in train\.epochs \(1, 2\)"):
         sensitivity_rows([runs[0], longer])
+    other = run_folder(tmp_path / "other", epochs=1, pairs=("method.gamma=0.5", "train.optimizer=sgd"))
+    with pytest.raises(PrelaxError, match=r"differ in train\.optimizer \(muon, sgd\)"):
+        sensitivity_rows([runs[0], other])
+
+
+def test_only_seeds_are_averaged_over(run_folder: Callable[..., Run], tmp_path: Path) -> None:
+    pairs = [("method.gamma=0.1",), ("method.gamma=0.5",), ("method.gamma=0.5", "method.pl_anchor=none")]
+    runs = [run_folder(tmp_path / str(n), epochs=1, pairs=several) for n, several in enumerate(pairs)]
+    assert len(sensitivity_rows(runs[:2])) == 2
+    with pytest.raises(PrelaxError, match="prelax-rot runs of alpha 1 differ in more than the seed"):
+        sensitivity_rows(runs)
 
 
 def test_rows_without_a_place_are_refused(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ ALIKE: dict[str, Callable[[Settings], Any]] = {
     "model.backbone": lambda s: s.model.backbone,
     "method.base": lambda s: s.method.base,
     "train.epochs": lambda s: s.train.epochs,
+    "train.optimizer": lambda s: s.train.optimizer,
 }
 
 
@@ -77,8 +78,12 @@ def sensitivity_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
             rest = [other for other in COEFFICIENTS if other != name]
             held = [(s, value) for s, value in mine if all(getattr(s, other) == usual[other] for other in rest)]
             by_value: dict[float, list[float]] = {}
+            first: dict[float, Any] = {}
             for settings, value in held:
-                by_value.setdefault(getattr(settings, name), []).append(value)
+                at = getattr(settings, name)
+                if settings != first.setdefault(at, settings):
+                    raise PrelaxError(f"{method} runs of {name} {at:g} differ in more than the seed: no mean of them")
+                by_value.setdefault(at, []).append(value)
             if len(by_value) > 1:
                 rows += [
                     {"method": method, "coefficient": name, "value": at, **spread(values)}
