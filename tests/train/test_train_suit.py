@@ -56,6 +56,13 @@ def get(settings: Settings, key: str) -> Any:
     return getattr(getattr(settings, section), leaf)
 
 
+@pytest.mark.parametrize(("optimizer", "rate", "why"), [("adamw", 0.001, "usual for AdamW"), ("lars", 2.0, "paper's")])
+def test_an_optimiser_that_takes_other_rates_gets_one_of_them(optimizer: str, rate: float, why: str) -> None:
+    chosen, lines = suit(open_settings("photos", f"train.optimizer={optimizer}"), blank(1204, 48), CPU)
+    assert chosen.train.lr == rate
+    assert any(f"learning rate {rate} for 256 images" in line and why in line for line in lines)
+
+
 def test_a_gpu_gets_the_papers_network_and_a_cpu_a_small_one() -> None:
     images = blank(1204, 160)
     gpu, said = suit(open_settings(), images, CUDA)

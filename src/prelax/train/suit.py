@@ -30,6 +30,9 @@ SMALL_HEADS = {"projector_hidden": 256, "projector_dim": 256, "predictor_hidden"
 # For 256 images. resnet8 on 1,500 photos of ImageNette at 48 px, 20 epochs in batches of 64, seed 0: with 0.05 it ends
 # below random weights (kNN 26.8 % against 27.9), with 0.2 to 0.8 above (29.7 to 30.3), with 1.6 level (28.1).
 RATE, RATES = 0.05, {"resnet8": 0.4}  # the first is SimSiam's
+# Others take another kind of rate: at 0.4 AdamW fell to two directions on 269 photos (13 at this rate), and LARS hardly
+# moved.
+USUAL = {"adamw": (0.001, "usual for AdamW"), "lars": (2.0, "the paper's for LARS")}
 # Of Muon's steps, by how many a run has. Best of those tried: 0.05 (of 0.005 to 0.1) over 800 steps of resnet8, 0.03 or
 # 0.05, hardly apart, over 1,600 and 2,300, 0.03 (of 0.01 and 0.03) over 3,900 of resnet18, where 0.015 over 19,400
 # reached 93.1 % on CIFAR-10 (results/log.md, 30).
@@ -83,7 +86,7 @@ def choices(settings: Settings, images: ImageSet | ShardSet, kind: str, processe
         "model.backbone": backbone,
         "train.batch_size": batch_for(count, BATCH[kind], processes),
         "train.epochs": epochs,
-        "train.lr": RATES.get(backbone, RATE),
+        "train.lr": rate_for(settings.train.optimizer, backbone),
         "train.warmup_epochs": round(WARMUP * epochs, 2),
     }
     if settings.train.optimizer == "muon":
@@ -125,6 +128,15 @@ def epochs_for(count: int, kind: str, size: int) -> int:
     return max(least, min(most, round(visits(kind, size) / count)))
 
 
+def rate_for(optimizer: str, backbone: str) -> float:
+    """The learning rate for 256 images.
+
+    >>> [rate_for(name, "resnet8") for name in ("sgd", "muon", "adamw", "lars")], rate_for("sgd", "resnet18")
+    ([0.4, 0.4, 0.001, 2.0], 0.05)
+    """
+    return USUAL[optimizer][0] if optimizer in USUAL else RATES.get(backbone, RATE)
+
+
 def turn_for(steps: int) -> float:
     """How far Muon turns a matrix at most in a run of so many steps.
 
@@ -159,6 +171,7 @@ def reasons(settings: Settings, wanted: dict[str, Any], images: ImageSet | Shard
         lines.append(f"backbone {name} ({why})")
     if "train.lr" in wanted:
         why = "SimSiam's" if wanted["train.lr"] == RATE else "a small network takes more"
+        _, why = USUAL.get(settings.train.optimizer, (None, why))
         lines.append(f"learning rate {wanted['train.lr']} for 256 images ({why})")
     if "train.turn" in wanted:
         why = "the most that is chosen" if wanted["train.turn"] == TURN else "the more steps, the shorter"
