@@ -261,6 +261,7 @@ def model_card(run: Run, loaded: Loaded) -> str:
         known = None
     base = f" on {s.method.base}" if known is not None and known.base is None else ""
     weights = "".join(f", {name} {value:g}" for name, value in weights_of(s.method).items()) if known else ""
+    turn = f", turn {s.train.turn:g}" if s.train.optimizer == "muon" else ""
     taught, tag = ("without", "self-supervised-learning, ") if s.method.name != "supervised" else ("with", "")
     return f"""---
 library_name: prelax
@@ -275,7 +276,7 @@ A backbone trained {taught} labels by prelax {prelax.__version__}; card written 
 - **Data**: {s.data.source}, views of {loaded.size} px, {loaded.channels} channel(s)
 - **Method**: {s.method.name}{base}{weights}
 - **Training**: {epochs if epochs is not None else s.train.epochs} epochs, batch {s.train.batch_size}, \
-{s.train.optimizer}, lr {s.train.lr:g} per 256 images, seed {s.seed}
+{s.train.optimizer}, lr {s.train.lr:g} per 256 images{turn}, seed {s.seed}
 - **Output**: {width} features an image
 
 {figures}

@@ -183,6 +183,8 @@ def test_a_model_card_says_what_the_method_used_and_how_much_was_measured(run):
         settings = resolve("digits/simsiam", [f"method.name={name}", *changes])
         return model_card(run, replace(load(run.path), settings=settings))
 
+    assert "muon, lr 0.5 per 256 images, turn 0.03, seed" in card("simsiam")
+    assert "turn" not in card("simsiam", "train.optimizer=sgd")
     relaxed = card("prelax-all", "method.alpha=0", "method.alpha2=1", "method.gamma2=3.2")
     assert "prelax-all on simsiam, alpha 0, alpha2 1, gamma 0.1, gamma2 3.2, beta 1\n" in relaxed
     assert "**Method**: simsiam\n" in card("simsiam")
