@@ -19,7 +19,7 @@ from prelax.nets import Encoder, backbone, projector
 from prelax.nets.heads import MLP
 from prelax.objectives.methods import Method, coefficient, method, terms_of
 from prelax.preprocess import Preprocess, as_stored, check_images
-from prelax.run import Run, now
+from prelax.run import Run, now, plain
 from prelax.whole import replacing, write_whole, writing
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def save_hub(run: Run, folder: Path | str) -> Path:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / "model.safetensors") as temporary:
-            save_file({k: v.cpu().contiguous() for k, v in loaded.backbone.state_dict().items()}, temporary)
+            save_file(plain(loaded.backbone.state_dict()), temporary)
         write_whole(folder / "config.json", json.dumps(config, indent=1) + "\n")
         write_whole(folder / "README.md", model_card(run, loaded))
     return folder

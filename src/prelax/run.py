@@ -297,9 +297,8 @@ class Run:
     def save_backbone(self, state: Mapping[str, Tensor]) -> None:
         """``backbone.safetensors``: plain names, no prefix to strip."""
         target = self.path / "backbone.safetensors"
-        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
         with writing(target), replacing(target) as temporary:
-            save_file(plain, temporary)
+            save_file(plain(state), temporary)
 
     def load_backbone(self) -> dict[str, Tensor]:
         """The state dict of the trained backbone."""
@@ -345,6 +344,11 @@ class Run:
             if result.get("unfinished"):
                 (self.path / "eval" / f"{name}.json").unlink(missing_ok=True)
         (self.path / "report.html").unlink(missing_ok=True)
+
+
+def plain(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict as safetensors takes it: on the CPU, and weights that layers share once for each of them."""
+    return {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
 
 
 def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dict[str, Any]:

@@ -20,7 +20,7 @@ from prelax.data import Store
 from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.evaluate import evaluate
 from prelax.evaluate.effects import effects
-from prelax.loading import load
+from prelax.loading import load, save_hub
 from prelax.objectives import METHODS
 from prelax.run import Run
 from prelax.train import effective_rank, pretrain
@@ -158,6 +158,28 @@ def test_a_network_with_dropout_goes_on_as_if_it_had_never_stopped(
     assert measured(torn) == measured(whole)
     other = pretrain(tiny("model.backbone=dropping:Net", "train.epochs=2"), tmp_path / "other", progress=False)
     assert measured(other) == measured(whole)
+
+
+SHARES = """
+from torch import nn
+
+class Net(nn.Sequential):
+    features = 8
+
+    def __init__(self, channels):
+        layer = nn.Linear(8, 8)
+        super().__init__(nn.Conv2d(channels, 8, 3, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), layer, nn.ReLU(), layer)
+"""
+
+
+def test_a_network_whose_layers_share_weights_is_kept_and_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sharing.py").write_text(SHARES)
+    monkeypatch.chdir(tmp_path)
+    run = pretrain(tiny("model.backbone=sharing:Net", "train.epochs=1"), tmp_path / "run", progress=False)
+    images = torch.randint(256, (4, 1, 16, 16), dtype=torch.uint8)
+    assert torch.equal(load(save_hub(run, tmp_path / "hub"))(images), load(run.path)(images))
 
 
 def test_ctrl_c_leaves_a_checkpoint_at_the_step_it_came_to(tmp_path: Path) -> None:
