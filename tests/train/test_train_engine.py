@@ -190,6 +190,36 @@ def test_views_too_small_for_a_network_are_refused_before_anything_is_trained() 
     assert Engine(other, images, CPU, Process()).maker.small_size == 32
 
 
+NO_VECTORS = """
+from torch import nn
+
+class Unpooled(nn.Conv2d):
+    features = 8
+
+    def __init__(self, channels):
+        super().__init__(channels, 8, 3, 2)
+
+class Narrow(nn.Sequential):
+    features = 9
+
+    def __init__(self, channels):
+        super().__init__(nn.Conv2d(channels, 8, 3, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("Unpooled", r"gives 2 x 8 x 7 x 7 .* 2 x 8"), ("Narrow", "2 x 8 .* 2 x 9")]
+)
+def test_a_backbone_that_gives_no_vectors_of_its_width_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
+) -> None:
+    (tmp_path / "no_vectors.py").write_text(NO_VECTORS)
+    monkeypatch.chdir(tmp_path)
+    settings = tiny(f"model.backbone=no_vectors:{name}")
+    with pytest.raises(PrelaxError, match=said):
+        Engine(settings, load_training(settings.data), CPU, Process())
+
+
 def test_one_image_is_too_few_whatever_the_batch() -> None:
     settings = tiny("train.batch_size=2", "data.limit=1")
     with pytest.raises(PrelaxError, match=r"digits has 1 image\(s\) to train on under data\.limit=1"):

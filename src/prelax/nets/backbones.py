@@ -109,23 +109,25 @@ def asked_side(net: nn.Module, channels: int, side: int) -> int:
     about = getattr(net, "pretrained_cfg", None) or {}
     if not about.get("fixed_input_size") or about["input_size"][-1] == side:
         return side
-    # Some take others all the same.
-    return int(about["input_size"][-1]) if trouble_with(net, channels, side) else side
+    try:
+        tried(net, channels, side)
+    except PrelaxError:
+        return int(about["input_size"][-1])
+    return side  # some take others all the same
 
 
 @torch.no_grad()
-def trouble_with(net: nn.Module, channels: int, side: int) -> str:
-    """What a network says of images of a side that it cannot take; nothing where it can."""
+def tried(net: nn.Module, channels: int, side: int) -> object:
+    """What a network gives for two images of a side; refused in its own words where it cannot take them."""
     training, weight = net.training, next(net.parameters())
     try:
-        net.eval()(torch.zeros(2, channels, side, side, device=weight.device))
+        return net.eval()(torch.zeros(2, channels, side, side, device=weight.device))
     except torch.OutOfMemoryError:
         raise
     except (AssertionError, RuntimeError) as error:
-        return first_line(error)
+        raise PrelaxError(f"cannot take views of {side} px ({first_line(error)})") from error
     finally:
         net.train(training)
-    return ""
 
 
 def _own(name: str, channels: int) -> nn.Module:

@@ -29,7 +29,7 @@ from prelax.train.devices import in_bfloat16
 from prelax.train.norms import synchronise
 from prelax.train.optim import load_optimizer, optimizer, schedules
 from prelax.train.processes import Process, any_of, next_of_all
-from prelax.train.refuse import batch_of, check_labels, check_sides
+from prelax.train.refuse import batch_of, check_backbone, check_labels
 from prelax.train.step import Objective
 from prelax.train.views import ViewMaker
 
@@ -67,7 +67,7 @@ class Engine:
             self.objective = Objective(
                 settings, channels, self.maker.size, self.maker.specs, self.maker.relaxed_specs, len(images.classes)
             ).to(device)
-        check_sides(self.objective, channels, settings, self.maker)
+        check_backbone(self.objective, channels, settings, self.maker)
         self.store = store_of(images, device, settings.data, self.batch, process.world)
         self.walk = images.walk
         self.labels = images.labels.to(device) if images.labels is not None else None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet
 from prelax.errors import PrelaxError
-from prelax.nets.backbones import asked_side, trouble_with
+from prelax.nets.backbones import asked_side, tried
 from prelax.train.step import Objective
 from prelax.train.views import ViewMaker
 
@@ -47,13 +49,24 @@ def check_labels(images: ImageSet | ShardSet, source: str) -> None:
         )
 
 
-def check_sides(objective: Objective, channels: int, settings: Settings, maker: ViewMaker) -> None:
-    """Refuses views of a side that the backbone does not take."""
+def check_backbone(objective: Objective, channels: int, settings: Settings, maker: ViewMaker) -> None:
+    """Refuses views of a side that the backbone does not take, and a backbone of others that gives no vectors."""
+    name, net = settings.model.backbone, objective.network.backbone
     sides = {"augment.size": maker.size} | ({"augment.small_size": maker.small_size} if objective.copies else {})
     for key, side in sides.items():
-        name, net = settings.model.backbone, objective.network.backbone
         asked = asked_side(net, channels, side)
         if asked != side:
             raise PrelaxError(f"backbone {name} takes views of {asked} px, not of {side}: set {key}={asked}")
-        if ":" in name and (said := trouble_with(net, channels, side)):
-            raise PrelaxError(f"backbone {name} cannot take views of {side} px ({said}): set {key} to what it takes")
+        if ":" not in name:
+            continue
+        try:
+            given = tried(net, channels, side)
+        except PrelaxError as error:
+            raise PrelaxError(f"backbone {name} {error}: set {key} to what it takes") from error
+        shape = tuple(given.shape) if isinstance(given, Tensor) else ()
+        if shape != (2, net.features):
+            what = " x ".join(map(str, shape)) or f"a {type(given).__name__}"
+            raise PrelaxError(
+                f"backbone {name} gives {what} for two images, where 2 x {net.features} is asked: a vector for each, "
+                "as wide as its features says"
+            )
