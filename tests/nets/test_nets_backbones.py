@@ -1,5 +1,6 @@
 """Backbones by name, and state dicts that load anywhere."""
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from prelax.config import ModelSettings
 from prelax.errors import PrelaxError
 from prelax.nets import Network, backbone
+from prelax.nets.backbones import idle_weights
 
 
 @pytest.mark.parametrize(
@@ -143,3 +145,13 @@ def test_a_network_of_ones_own_is_imported_by_name(tmp_path: Path, monkeypatch: 
     ]:
         with pytest.raises(PrelaxError, match=says):
             backbone(name)
+
+
+def test_weights_that_a_network_leaves_out_are_found_and_nothing_of_it_moves() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    net[4].head = nn.Linear(4, 2)
+    before, drawn = copy.deepcopy(net.state_dict()), torch.random.get_rng_state()
+    assert {id(weight) for weight in idle_weights(net, 3, 8)} == {id(weight) for weight in net[4].head.parameters()}
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert torch.equal(torch.random.get_rng_state(), drawn)
+    assert idle_weights(net.requires_grad_(False), 3, 8) == []

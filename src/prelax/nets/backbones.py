@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 import torchvision
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
+from prelax.collectives import alone
 from prelax.config import nearest
 from prelax.errors import PrelaxError, first_line
 from prelax.nets.norm import ViewNorm2d, normalised
@@ -128,6 +131,22 @@ def tried(net: nn.Module, channels: int, side: int) -> object:
         raise PrelaxError(f"cannot take views of {side} px ({first_line(error)})") from error
     finally:
         net.train(training)
+
+
+@alone()
+def idle_weights(net: nn.Module, channels: int, side: int) -> list[nn.Parameter]:
+    """The weights that have no part in what a network gives, in training or in eval mode: a head it leaves out."""
+    idle = [weight for weight in net.parameters() if weight.requires_grad]
+    twin = copy.deepcopy(net)
+    kept = dict(zip(net.parameters(), twin.parameters(), strict=True))
+    images = torch.zeros(2, channels, side, side, device=next(net.parameters()).device)
+    for mode in (True, False):
+        with torch.random.fork_rng([images.device] if images.is_cuda else []):
+            given = twin.train(mode)(images).sum()
+        if idle and given.requires_grad:
+            found = torch.autograd.grad(given, [kept[weight] for weight in idle], allow_unused=True)
+            idle = [weight for weight, gradient in zip(idle, found, strict=True) if gradient is None]
+    return idle
 
 
 def _own(name: str, channels: int) -> nn.Module:

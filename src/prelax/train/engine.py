@@ -24,11 +24,12 @@ from prelax.data import ImageSet, ShardSet, store_of
 from prelax.draws import Draws
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.memory import keep_freed_memory
+from prelax.nets.backbones import idle_weights
 from prelax.nets.norm import prepare_to_compile, silent_channels
 from prelax.train.devices import in_bfloat16
 from prelax.train.norms import synchronise
 from prelax.train.optim import load_optimizer, optimizer, schedules
-from prelax.train.processes import Process, any_of, next_of_all
+from prelax.train.processes import Process, any_of, next_of_all, wrapped
 from prelax.train.refuse import batch_of, check_backbone, check_labels
 from prelax.train.step import Objective
 from prelax.train.views import ViewMaker
@@ -81,6 +82,9 @@ class Engine:
         self.taken = 0  # steps of the epoch under way, while it runs
         self.rolls = ":" in settings.model.backbone  # a network of others may have dropout
         self.module: nn.Module = self.objective
+        if grouped() and self.rolls:
+            for weight in idle_weights(self.objective.network.backbone, channels, self.maker.size):
+                weight.requires_grad_(False)  # DistributedDataParallel would wait for its gradient
         self._prepare()
 
     @property
@@ -117,12 +121,8 @@ class Engine:
         if grouped():
             self._eager_left = EAGER_STEPS_GROUPED
             side = torch.cuda.stream(self._side) if self.capture else contextlib.nullcontext()
-            with side, warnings.catch_warnings(action="ignore", category=FutureWarning):  # of an argument's new name
-                self.module = DistributedDataParallel(
-                    self.objective,
-                    device_ids=[self.device.index] if cuda else None,
-                    broadcast_buffers=bool(apart),  # other statistics are already synchronised
-                )
+            with side:  # statistics that are synchronised already need not be sent around
+                self.module = wrapped(self.objective, self.device, buffers=bool(apart))
         # The inputs of a captured step: the graph reads these very tensors.
         local = self.batch // self.process.world
         self.ids = torch.zeros(local, dtype=torch.int64, device=self.device)

@@ -7,12 +7,15 @@ import itertools
 import os
 import time
 import uuid
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from prelax.errors import PrelaxError
 
@@ -154,3 +157,10 @@ def joined(device: str = "auto") -> Iterator[Process]:
         raise
     finally:
         dist.destroy_process_group()
+
+
+def wrapped(module: nn.Module, device: torch.device, buffers: bool) -> DistributedDataParallel:
+    """A module whose gradients are the mean over all processes; with ``buffers``, theirs are those of the first."""
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of an argument's new name
+        ids = [device.index] if device.type == "cuda" else None
+        return DistributedDataParallel(module, device_ids=ids, broadcast_buffers=buffers)
