@@ -2,7 +2,10 @@
 
 import pytest
 
+from prelax.check import remarks
 from prelax.cli import main
+from prelax.cli.relaxing import command
+from prelax.config import resolve
 
 
 def test_what_a_method_does_not_read_is_told_and_what_a_recipe_sets_is_not(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,3 +45,21 @@ def test_an_angle_that_the_preset_scrambles_is_told(
     recipe = ["pretrain", "cifar10/prelax-all-tuned", "augment.preset=satellite", *words, "--dry-run"]
     assert main(recipe) == 0
     assert ("turns every view at random" in capsys.readouterr().err) is scrambled
+
+
+def test_a_mirroring_that_the_preset_scrambles_is_told() -> None:
+    def told(*changes: str) -> list[str]:
+        return remarks(resolve("folder", ["method.name=prelax-all", *changes]), [])
+
+    (line,) = told("method.relax=flip")
+    assert "mirrors every view at random" in line
+    assert "take method.pl_anchor=same" in line
+    assert not told("method.relax=flip", "method.pl_anchor=same")
+    assert not told("method.relax=vertical-flip")
+    assert told("method.relax=vertical-flip", "augment.preset=satellite")
+
+
+def test_what_is_proposed_to_be_relaxed_can_be_told() -> None:
+    settings = resolve("folder", ["data.root=photos"])
+    assert command(settings, None, "flip").endswith("method.relax=flip method.pl_anchor=same")
+    assert command(settings, None, "crop").endswith("method.relax=crop")

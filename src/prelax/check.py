@@ -55,9 +55,7 @@ def remarks(settings: Settings, changes: Iterable[str]) -> list[str]:
     Args:
         changes: the ``key=value`` that a user typed; what a recipe sets besides is not remarked on.
     """
-    from prelax.augment import QuarterTurn
     from prelax.objectives import method, terms_of, unread
-    from prelax.train.views import plain_pipelines
 
     asked = settings.method
     views = method(asked.name).views
@@ -68,16 +66,26 @@ def remarks(settings: Settings, changes: Iterable[str]) -> list[str]:
     told = [f"{key} changes nothing: {asked.name} does not read it" for key in typed if key in idle]
     if "train.turn" in typed and settings.train.optimizer != "muon":
         told.append("train.turn changes nothing: it is Muon's (train.optimizer=muon)")
-    turned = any(isinstance(op, QuarterTurn) for line in plain_pipelines(settings, 3, 32) for op in line.ops)
-    alone = any(
-        term.kind == "predict" or (term.kind == "relaxpl" and asked.pl_anchor == "none") for term in terms_of(asked)
-    )
-    if turned and alone and asked.relax == "rotation":
+    pretexts = [term.kind for term in terms_of(asked)]
+    alone = "predict" in pretexts or ("relaxpl" in pretexts and asked.pl_anchor == "none")
+    if alone and scrambled(settings):
+        turns = asked.relax == "rotation"
+        done, told_of = ("turns", "how it was turned") if turns else ("mirrors", "whether it was mirrored")
+        instead = "method.name=simsiam" if turns or "predict" in pretexts else "method.pl_anchor=same"
         told.append(
-            f"augment.preset={settings.augment.preset} turns every view at random, so none can tell how it was turned "
-            "once more: take method.name=simsiam, or method.relax=NAME of another augmentation"
+            f"augment.preset={settings.augment.preset} {done} every view at random, so none can tell {told_of} "
+            f"once more: take {instead}, or method.relax=NAME of another augmentation"
         )
     return told
+
+
+def scrambled(settings: Settings) -> bool:
+    """Whether the views already have the relaxed augmentation, each of its values as likely: none can tell it alone."""
+    from prelax.augment import Flip, QuarterTurn
+    from prelax.train.views import plain_pipelines
+
+    ops = [op for line in plain_pipelines(settings, 3, 32) for op in line.ops if op.name == settings.method.relax]
+    return any(isinstance(op, QuarterTurn) or (isinstance(op, Flip) and op.p == 0.5) for op in ops)
 
 
 def known(name: str, valid: Iterable[str], key: str) -> None:

@@ -90,6 +90,7 @@ def augmentations(
 
 def command(settings: Settings, on: DataSettings | None, name: str) -> str:
     """What trains on the images that were asked about with one augmentation relaxed, ready to paste."""
+    from prelax.check import scrambled
     from prelax.config import FOUND, resolve
     from prelax.errors import PrelaxError
 
@@ -109,7 +110,10 @@ def command(settings: Settings, on: DataSettings | None, name: str) -> str:
             words.append(f"data.{leaf}={value}")
     if plain.method.name not in ("prelax-rot", "prelax-all"):
         words.append("method.name=prelax-all")
-    return shlex.join([*words, f"method.relax={name}"])
+    words.append(f"method.relax={name}")
+    if plain.method.pl_anchor == "none" and scrambled(resolve(recipe, words[3:])):
+        words.append("method.pl_anchor=same")  # a view alone cannot tell it, beside the one it was made of it can
+    return shlex.join(words)
 
 
 def usual_recipe(source: str) -> str:
