@@ -14,6 +14,7 @@ import prelax
 from prelax.cli import about, detecting, drawing, evaluating, relaxing, showing, training, transferring
 from prelax.cli.speech import anything_printed, complain, state, warnings_told
 from prelax.errors import PrelaxError
+from prelax.threads import wait_briefly
 
 LETTERS = 400  # of a word or a path that an error shows
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
@@ -47,6 +48,7 @@ def program(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and gives its exit status: 0 done, 2 the user's mistake, 130 interrupted, 1 ours."""
+    wait_briefly()
     state.reset()
     words = list(sys.argv[1:] if arguments is None else arguments)
     with anything_printed():
