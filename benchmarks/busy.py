@@ -20,6 +20,7 @@ POLICIES: dict[str, dict[str, str]] = {
     "spin 10000": {"GOMP_SPINCOUNT": "10000"},
     "spin 1000": {"GOMP_SPINCOUNT": "1000"},
     "passive": {"OMP_WAIT_POLICY": "passive"},
+    "one thread": {"OMP_NUM_THREADS": "1"},
 }
 SHAPES = {
     "digits, ResNet-8, 16 px": ("digits/simsiam", 1, 16),
