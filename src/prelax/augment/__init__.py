@@ -1,6 +1,6 @@
 """Augmentations that record: parameters for every image of a batch, where the batch is, and the record of them."""
 
-from prelax.augment.adjust import adjust
+from prelax.augment.adjust import adjust, showing
 from prelax.augment.colour import Grey, Invert, Jitter, Normalise, Solarise
 from prelax.augment.filters import Blur, Erase, Noise
 from prelax.augment.geometry import Crop, Flip, QuarterTurn
@@ -45,5 +45,6 @@ __all__ = [
     "relaxed_view",
     "save_record",
     "show_relaxed",
+    "showing",
     "targets_at",
 ]

@@ -45,7 +45,7 @@ def adjust(
         return pipeline
     ops = list(pipeline.ops)
     if area_from is not None or area_to is not None:
-        ops = [_shown(op, area_from, area_to) if isinstance(op, Crop) else op for op in ops]
+        ops = [showing(op, area_from, area_to) if isinstance(op, Crop) else op for op in ops]
     if colour is not None:
         jitter = next((op for op in ops if isinstance(op, Jitter)), Jitter())
         strengths: dict[str, Any] = {of: getattr(jitter, of) * colour for of in STRENGTHS}
@@ -57,12 +57,13 @@ def adjust(
     return Pipeline(ops)
 
 
-def _shown(crop: Crop, least: float | None, most: float | None) -> Crop:
+def showing(crop: Crop, least: float | None, most: float | None, what: str = "crops", key: str = "area") -> Crop:
+    """The crop of another share of the image, where that is said; refused by the settings' names if it cannot be."""
     scale = (crop.scale[0] if least is None else least, crop.scale[1] if most is None else most)
     if scale[0] > scale[1]:
         raise PrelaxError(
-            f"crops would show from {scale[0]:g} to {scale[1]:g} of the image: "
-            "augment.area_from must not be above augment.area_to"
+            f"{what} would show from {scale[0]:g} to {scale[1]:g} of the image: "
+            f"augment.{key}_from must not be above augment.{key}_to"
         )
     return replace(crop, scale=scale)
 

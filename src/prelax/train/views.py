@@ -172,14 +172,9 @@ def small_pipeline(one: augment.Pipeline, size: int, settings: Settings) -> augm
     def smaller(op: augment.Operation) -> augment.Operation:
         if not isinstance(op, augment.Crop):
             return op
-        least, most = settings.augment.small_area_from, settings.augment.small_area_to
-        scale = (op.scale[0] if least is None else least, op.scale[1] if most is None else most)
-        if scale[0] > scale[1]:
-            raise PrelaxError(
-                f"small crops would show from {scale[0]:g} to {scale[1]:g} of the image: "
-                "augment.small_area_from must not be above augment.small_area_to"
-            )
-        return replace(op, size=size, scale=scale)
+        asked = settings.augment
+        crop = augment.showing(op, asked.small_area_from, asked.small_area_to, "small crops", "small_area")
+        return replace(crop, size=size)
 
     return augment.Pipeline([smaller(op) for op in one.ops])
 
