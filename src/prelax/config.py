@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from prelax.errors import PrelaxError
 from prelax.settings import (
+    AugmentSettings,
     DataSettings,
     EvaluateSettings,
     MethodSettings,
@@ -26,6 +27,9 @@ from prelax.settings import (
 )
 
 __all__ = [
+    "FOUND",
+    "SUITED",
+    "AugmentSettings",
     "DataSettings",
     "EvaluateSettings",
     "MethodSettings",
@@ -34,10 +38,12 @@ __all__ = [
     "Settings",
     "TrainSettings",
     "keys",
+    "left_open",
     "merge",
     "nearest",
     "overrides",
     "read_recipe",
+    "recipe_line",
     "recipe_names",
     "resolve",
     "to_yaml",
