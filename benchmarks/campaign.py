@@ -18,7 +18,7 @@ import sys
 import tarfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def train(item: dict[str, Any], out: Path, data: str | None, commit: str | None)
     seed = str(item.get("seed", 0))
     shown = ["prelax", "pretrain", item["recipe"], *pairs, "--seed", seed]
     began = time.perf_counter()
-    again = ["--resume"] if folder.exists() else []
+    again = ["--resume"] if (folder / "config.yaml").exists() else []
     code, _ = call([sys.executable, "-m", *shown, *root, "--out", str(folder), "--quiet", *again], log)
     trained = time.perf_counter() - began
     line: dict[str, Any] = {
@@ -141,14 +141,17 @@ def main() -> None:
             except queue.Empty:
                 return
             line = train(item, asked.out, asked.data, asked.commit)
-            judge.submit(evaluate, item, line, asked.out)
+            judged.append(judge.submit(evaluate, item, line, asked.out))
 
+    judged: list[Future[None]] = []
     with ThreadPoolExecutor(1) as judge:  # one at a time: they write the same files
         lanes = [threading.Thread(target=lane) for _ in range(asked.lanes)]
         for thread in lanes:
             thread.start()
         for thread in lanes:
             thread.join()
+    for done in judged:
+        done.result()  # what went wrong in it is said
 
 
 if __name__ == "__main__":

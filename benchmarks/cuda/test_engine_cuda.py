@@ -82,7 +82,9 @@ def test_muon_turns_weights_by_the_gradients_of_a_captured_step() -> None:
         turn([expected], [w.grad + momentum * (momentum * buffer + w.grad)], group["lr"])
         length = float((expected - was).norm())  # approx takes no tensor of a card
         assert length == pytest.approx(float(group["lr"]) * float(was.norm()), rel=0.05)
-        assert float((w.detach() - expected).norm()) < 0.05 * length  # bfloat16 rounds matrices of a stack otherwise than one
+        assert (
+            float((w.detach() - expected).norm()) < 0.05 * length
+        )  # bfloat16 rounds matrices of a stack otherwise than one
 
 
 def test_pretexts_fade_in_a_captured_step_as_their_schedule_says() -> None:

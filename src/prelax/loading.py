@@ -117,7 +117,7 @@ def build(settings: Settings, channels: int, state: dict[str, Tensor], where: st
         kernel = state["conv1.weight"].shape[-1] if "conv1.weight" in state else 7
         stem = "small" if kernel == 3 else "imagenet"
     name = settings.model.backbone
-    net = backbone(name, stem, channels)
+    net = backbone(name, stem, channels, init=settings.model.init)
     wanted = net.state_dict()
     for key in wanted:
         if key not in state:

@@ -23,6 +23,7 @@ from prelax.detect.score import standard_error
 from prelax.errors import PrelaxError
 
 SMALL: dict[str, Any] = {"batch": 1, "size": 64, "workers": 0, "device": "cpu", "score": 0.0, "draws": 5}
+TOGETHER = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"}
 
 
 def perfect(toy: Path) -> list[dict[str, Any]]:
@@ -160,12 +161,33 @@ def test_two_processes_train_one_detector(toy: Path, tmp_path: Path) -> None:
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "prelax", "detect", "random"]
     words += ["--data", str(toy), "--out", str(tmp_path / "out"), "--epochs", "2", "--batch", "2", "--size", "32"]
     words += ["--workers", "0", "--device", "cpu", "--score", "0", "--json", "--quiet"]
-    source = str(Path(__file__).parents[2] / "src")
-    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, *words], env=TOGETHER, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["processes"] == 2
     assert len(result["curve"]) == 2
     predicted = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert {p["image_id"] for p in predicted} == {3, 7}  # each process looked at one of them
+
+
+AGREE = """
+import torch
+from prelax.detect.detect import Trainer
+from prelax.train.processes import joined
+
+with joined("cpu") as process:
+    trainer = object.__new__(Trainer)
+    trainer.process, trainer.device = process, torch.device("cpu")
+    trainer.sums, trainer.model = {"loss": float(process.rank)}, torch.nn.BatchNorm2d(2)
+    trainer.model.running_mean.fill_(process.rank)
+    assert trainer.sums_of_all() == {"loss": 0.5}
+    trainer.agree()
+    assert trainer.model.running_mean.tolist() == [0.0, 0.0]
+"""
+
+
+def test_processes_score_and_stop_with_what_the_one_that_writes_keeps(tmp_path: Path) -> None:
+    (tmp_path / "agree.py").write_text(AGREE)
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(tmp_path / "agree.py")]
+    done = subprocess.run([sys.executable, *words], env=TOGETHER, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from prelax.errors import PrelaxError
-from prelax.evaluate.features import extract, fingerprint, fold_norms, frozen
+from prelax.evaluate.features import extract, fingerprint, fold_norms, frozen, in_half
 from prelax.export import plain_norms
 from prelax.nets import backbone
 
@@ -134,3 +134,30 @@ def test_a_backbone_of_one_size_is_used_as_it_is(pixels, preprocess):
     found = fold_norms(net)
     assert isinstance(found, nn.Sequential)  # not a folded one, which nobody could compare with it
     torch.testing.assert_close(found(x), net(x))
+
+
+def test_a_copy_in_half_precision_is_used_where_it_gives_the_same_features(tiny, pixels, preprocess):
+    class Anchored(nn.Conv2d):
+        """Makes a float32 tensor of its own."""
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return super().forward(images) @ torch.eye(images.shape[-1] - 2)
+
+    class Waves(nn.Conv2d):
+        """Filters by complex weights."""
+
+        def __init__(self) -> None:
+            super().__init__(1, 4, 3)
+            self.filter = nn.Parameter(torch.ones(1, dtype=torch.complex64))
+
+    x = preprocess(pixels)
+    folded = fold_norms(tiny)
+    quick = in_half(folded, x[:4], folded, torch.float16)
+    assert quick is not None
+    with torch.no_grad():
+        wanted = folded(x)
+        torch.testing.assert_close(quick(x), wanted, rtol=0, atol=0.01 * float(wanted.abs().max()))
+    assert next(folded.parameters()).dtype == torch.float32  # a copy
+    for net in (tiny.eval(), Anchored(1, 4, 3), Waves()):  # the first has norms
+        assert in_half(net, x[:4], net, torch.float16) is None
+    assert in_half(folded, x[:4], lambda images: 2 * folded(images), torch.float16) is None

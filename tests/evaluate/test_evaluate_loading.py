@@ -149,6 +149,14 @@ def test_random_weights_belong_to_their_seed_and_leave_the_global_generator_alon
     assert fingerprint(one) not in (fingerprint(other), fingerprint(loaded.backbone))
 
 
+def test_random_weights_are_drawn_as_the_run_drew_its_first(tmp_path):
+    settings = resolve("digits/simsiam", ["model.init=torch", "data.channels=1", "data.image_size=16"])
+    run = Run.create(tmp_path / "run", settings)
+    run.save_backbone(backbone("resnet8", channels=1).state_dict())
+    bound = 3**-1  # nn.Conv2d's own: the root of one over 3 x 3 values of one channel
+    assert load(run.path).fresh(0).conv1.weight.abs().max() <= bound
+
+
 def test_the_encoder_of_the_checkpoint_has_the_backbone_of_the_run(run):
     loaded = load(run.path)
     encoder = loaded.encoder()

@@ -182,6 +182,30 @@ def test_a_network_whose_layers_share_weights_is_kept_and_opened(
     assert torch.equal(load(save_hub(run, tmp_path / "hub"))(images), load(run.path)(images))
 
 
+BANDS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    features = 8
+
+    def __init__(self, channels):
+        super().__init__()
+        self.over = nn.Sequential(nn.Conv3d(1, 8, (channels, 3, 3), 2), nn.BatchNorm3d(8), nn.AdaptiveAvgPool3d(1))
+        self.register_buffer("window", torch.ones(1, 1, 1, 1, 1))
+
+    def forward(self, images):
+        return self.over(images[:, None] * self.window).flatten(1)
+"""
+
+
+def test_a_network_with_weights_of_five_dimensions_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bands.py").write_text(BANDS)
+    monkeypatch.chdir(tmp_path)
+    run = pretrain(tiny("model.backbone=bands:Net", "data.channels=1"), tmp_path / "run", progress=False)
+    assert load(run.path)(torch.zeros(2, 1, 16, 16, dtype=torch.uint8)).shape == (2, 8)
+
+
 def test_ctrl_c_leaves_a_checkpoint_at_the_step_it_came_to(tmp_path: Path) -> None:
     changes = ["train.epochs=2000", "train.checkpoint_every=1000"]
     process = start(tmp_path / "run", *changes)
@@ -289,6 +313,18 @@ def test_a_probe_during_training_changes_no_bit_of_it(tmp_path: Path) -> None:
     assert one is not None
     assert two is not None
     assert all(torch.equal(value, two["network"][name]) for name, value in one["network"].items())
+
+
+def test_a_probe_that_fails_costs_no_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_much(*given: object) -> float:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has ...")
+
+    plain = pretrain(tiny("train.epochs=3"), tmp_path / "plain", progress=False)
+    monkeypatch.setattr("prelax.evaluate.probe.backbone_knn", too_much)
+    with pytest.warns(PrelaxWarning, match=r"the kNN probe after epoch 2 failed \(CUDA out of memory\..* no more"):
+        run = pretrain(tiny("train.epochs=3", "train.knn_every=2"), tmp_path / "run", progress=False)
+    assert measured(run) == measured(plain)
+    assert "the kNN probe after epoch 2 failed" in (run.path / "log.txt").read_text()
 
 
 def test_metrics_are_json_a_line_an_epoch(tmp_path: Path) -> None:

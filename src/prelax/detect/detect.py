@@ -38,8 +38,9 @@ from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.evaluate.protocols import describe
 from prelax.run import Run, now
 from prelax.train import choose_device
+from prelax.train.devices import tf32
 from prelax.train.pretrain import interruptible
-from prelax.train.processes import Process, joined
+from prelax.train.processes import Process, any_of, joined
 from prelax.train.progress import Progress
 from prelax.whole import replacing, writing
 
@@ -77,7 +78,7 @@ def detect(
     train = train.with_objects()
     batch = min(settings.batch, len(train))  # the rate goes by what a step sees
     settings = replace(settings, norm=norm_of(settings, start), lr=settings.base_lr, batch=batch)
-    with joined(settings.device) as process:
+    with joined(settings.device) as process, tf32():
         device = choose_device(settings.device, process)
         folder = Run(out)
         about = {"start": origin(start), "data": identity(train, val), "settings": asdict(settings)}
@@ -96,6 +97,7 @@ def detect(
                     begin(folder, about)
                 note(folder, train, val)
             trainer.run(folder, resume, progress)
+            trainer.agree()
             found = predict(trainer.model, val, device, settings.decoders(process.world), process)
             result = summary(about, trainer, train, val, time.perf_counter() - began)
             if process.writes:
@@ -168,7 +170,9 @@ class Trainer:
                     if self.process.writes and (self.done == self.total or clock - saved >= CHECKPOINT_SECONDS):
                         folder.save_checkpoint(self.state())
                         saved = time.perf_counter()
-                if self.anyone(interrupted()) and self.done < self.total:
+                # All stop at the same step, or those left would wait for ever.
+                if any_of(self.process, interrupted()) and self.done < self.total:
+                    self.sums = self.sums_of_all()  # the one that writes speaks for all
                     if self.process.writes:
                         folder.save_checkpoint(self.state())
                     raise KeyboardInterrupt
@@ -199,24 +203,26 @@ class Trainer:
 
     def close_epoch(self, seconds: float, speed: float) -> dict[str, Any]:
         """The epoch's line: means over its steps and over all processes."""
-        means = torch.tensor(list(self.sums.values()), dtype=torch.float64, device=self.device) / self.steps
-        if self.process.world > 1:
-            dist.all_reduce(means)
-            means /= self.process.world
         line: dict[str, Any] = {"epoch": self.done // self.steps}
-        line |= {name: round(value, 6) for name, value in zip(self.sums, means.tolist(), strict=True)}
+        line |= {name: round(value / self.steps, 6) for name, value in self.sums_of_all().items()}
         line["lr"] = self.settings.rate(self.done - 1, self.total)
         self.curve.append(dict(line))  # without what differs from machine to machine
         self.sums = {}
         return line | {"seconds": round(seconds, 3), "images_per_s": round(speed, 2)}
 
-    def anyone(self, asked: bool) -> bool:
-        """Whether any process was asked to stop: all stop at the same step, or those left would wait for ever."""
+    def sums_of_all(self) -> dict[str, float]:
+        """The sums of the epoch under way, as their mean over all processes."""
         if self.process.world == 1:
-            return asked
-        flag = torch.tensor(float(asked), device=self.device)
-        dist.all_reduce(flag, dist.ReduceOp.MAX)
-        return bool(flag.item())
+            return self.sums
+        sums = torch.tensor(list(self.sums.values()), dtype=torch.float64, device=self.device)
+        dist.all_reduce(sums)
+        return dict(zip(self.sums, (sums / self.process.world).tolist(), strict=True))
+
+    def agree(self) -> None:
+        """Gives all processes the first one's running statistics, which are the detector's that is kept."""
+        if self.process.world > 1:
+            for buffer in self.model.buffers():
+                dist.broadcast(buffer, 0)
 
     def state(self) -> dict[str, Any]:
         return {

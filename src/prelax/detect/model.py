@@ -140,7 +140,6 @@ def onto(model: nn.Module, device: torch.device, precision: str) -> nn.Module:
         raise PrelaxError("precision=bfloat16 is for CUDA devices; on the CPU use float32")
     model.to(device)
     if device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = True
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         pyramid = model.backbone
         assert isinstance(pyramid, Pyramid)

@@ -20,6 +20,7 @@ from prelax.evaluate.labels import few
 from prelax.evaluate.linear import Score
 from prelax.evaluate.probe import Outcome
 from prelax.evaluate.subject import BATCH, Subject, near
+from prelax.nets.backbones import channels_last
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def tune(subject: Subject, tuning: Tuning, seed: int) -> tuple[nn.Module, nn.Lin
     optimiser = torch.optim.SGD(weights, tuning.lr, tuning.momentum, nesterov=True)
     cuda = device.type == "cuda"
     if cuda:
-        net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        channels_last(net)
     pixels, labels = near(subject.train.images, device), subject.labels("train")
     count = len(pixels)
     batch = min(tuning.batch_size, count)

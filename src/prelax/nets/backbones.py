@@ -60,7 +60,9 @@ LAYERS: dict[str, tuple[type[Basic | Deep], list[int]]] = {
 }
 
 
-def backbone(name: str, stem: str = "auto", channels: int = 3, image_size: int | None = None) -> nn.Module:
+def backbone(
+    name: str, stem: str = "auto", channels: int = 3, image_size: int | None = None, init: str = "fan-out"
+) -> nn.Module:
     """A network from B x C x H x W to B x ``features``.
 
     Args:
@@ -69,19 +71,36 @@ def backbone(name: str, stem: str = "auto", channels: int = 3, image_size: int |
             images up to 64 px.
         channels: of the images.
         image_size: what ``auto`` goes by.
+        init: ``torch`` gives convolutions nn.Conv2d's own first weights in place of the network's.
 
     >>> backbone("resnet18", "small").features
     512
     """
     if name.startswith("timm:"):
-        return _timm(name.removeprefix("timm:"), channels)
-    if ":" in name:
-        return _own(name, channels)
-    small = stem == "small" or (stem == "auto" and image_size is not None and image_size <= 64)
-    if name == "resnet8":
-        return ResNet8(channels)
-    if name not in BACKBONES:
+        net = _timm(name.removeprefix("timm:"), channels)
+    elif ":" in name:
+        net = _own(name, channels)
+    elif name == "resnet8":
+        net = ResNet8(channels)
+    elif name in LAYERS:
+        net = _resnet(name, channels, stem == "small" or (stem == "auto" and (image_size or 65) <= 64))
+    else:
         raise PrelaxError(f"no backbone {name!r}{nearest(name, BACKBONES)}")
+    if init == "torch":
+        for layer in net.modules():
+            if isinstance(layer, nn.Conv2d):
+                layer.reset_parameters()
+    return net
+
+
+def channels_last(net: nn.Module) -> None:
+    """Lays the weights of convolutions over images out as those images are; weights of five dimensions stay."""
+    for tensor in (*net.parameters(), *net.buffers()):
+        if tensor.ndim == 4:
+            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+
+
+def _resnet(name: str, channels: int, small: bool) -> nn.Module:
     net = ResNet(*LAYERS[name], norm_layer=ViewNorm2d)
     net.features = net.fc.in_features
     net.fc = nn.Identity()

@@ -63,11 +63,7 @@ class Network(nn.Module):
         moving_target: bool = False,
     ) -> None:
         super().__init__()
-        body = backbone(model.backbone, model.stem, channels, image_size)
-        if model.init == "torch":
-            for layer in body.modules():
-                if isinstance(layer, nn.Conv2d):
-                    layer.reset_parameters()
+        body = backbone(model.backbone, model.stem, channels, image_size, model.init)
         features = int(body.features)  # type: ignore[arg-type]
         self.online = Encoder(
             body,

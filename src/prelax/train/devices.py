@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 import torch
 
@@ -40,6 +41,17 @@ def choose_device(name: str, process: Process | None = None, asked: str = "train
         torch.cuda.set_device(index)  # streams, graphs and random numbers are the current device's
         return torch.device("cuda", index)
     return device
+
+
+@contextlib.contextmanager
+def tf32() -> Iterator[None]:
+    """Lets a card multiply float32 matrices by TF32 while it lasts."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def start_compilers(settings: Settings, device: torch.device) -> None:

@@ -24,7 +24,7 @@ from prelax.data import ImageSet, ShardSet, store_of
 from prelax.draws import Draws
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.memory import keep_freed_memory
-from prelax.nets.backbones import idle_weights
+from prelax.nets.backbones import channels_last, idle_weights
 from prelax.nets.norm import prepare_to_compile, silent_channels
 from prelax.train.devices import in_bfloat16
 from prelax.train.norms import synchronise
@@ -97,9 +97,10 @@ class Engine:
         self.objective.together = cuda or self.process.world > 1
         self.objective.autocast = self.bfloat16
         # Convolutions are quicker so on CUDA, and on the CPU by 4 (ResNet-8) to 12 % (ResNet-18 at 32 px).
-        self.objective.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        channels_last(self.objective.network)
         self.maker.memory_format = torch.channels_last
         if cuda:
+            self._before = torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32
             torch.backends.cudnn.benchmark = True
             torch.backends.cuda.matmul.allow_tf32 = True  # heads; the augmentation's products guard themselves
             self.maker.dtype = torch.bfloat16 if self.bfloat16 else torch.float32
@@ -298,8 +299,13 @@ class Engine:
         return graph, ""
 
     def release(self) -> None:
-        """Lets go of the captured step. NCCL does not end a group while a graph of its sums is alive, but waits."""
+        """Lets go of the captured step, and of what was set for the whole process: probes multiply in float32.
+
+        NCCL does not end a group while a graph of its sums is alive, but waits.
+        """
         self.graph = None
+        if self.device.type == "cuda":
+            torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32 = self._before
 
     def _uncompile(self) -> None:
         self.fused = self.capture = False

@@ -10,6 +10,7 @@ import shlex
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import torch
 from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, ShardStore, bar, load, load_training
 from prelax.data.tars import remote
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.evaluate.doctor import collapse_limits, gentler, remedies
 from prelax.evaluate.labels import digests_of
 from prelax.run import Run
@@ -192,7 +193,15 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
             history.append(line)
             problem = trouble(history, settings, engine.batch)
             if probe is not None and (epoch % settings.train.knn_every == 0 or epoch == epochs) and problem is None:
-                line["knn"] = probe()
+                try:
+                    line["knn"] = probe()
+                except (PrelaxError, RuntimeError) as error:  # too little memory is a RuntimeError, too
+                    if process.world > 1:  # the others wait for this one inside the probe
+                        raise
+                    probe = None
+                    said = f"the kNN probe after epoch {epoch} failed ({first_line(error)}): there will be no more"
+                    run.log(said)
+                    warnings.warn(said, PrelaxWarning, stacklevel=2)
             if process.writes:
                 for broken in engine.store.new_broken() if isinstance(engine.store, ShardStore) else ():
                     run.log(f"skipped {broken}")

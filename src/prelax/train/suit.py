@@ -284,11 +284,10 @@ def step_time(settings: Settings, images: ImageSet | ShardSet, device: torch.dev
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             times.append(time.perf_counter() - began)
-            if min(times) > 10 * PATIENCE:  # no patience for more, though the first is slower than the others
-                return min(times)
-            if len(times) == 2 and times[1] > PATIENCE:
+            if min(times) > 10 * PATIENCE or (len(times) == 2 and times[1] > PATIENCE):
                 break
-    return min(times[1:])  # other work on the machine only ever makes them longer
+        engine.release()
+    return min(times[1:] or times)  # the first is slower; other work on the machine only ever makes them longer
 
 
 def words(seconds: float) -> str:
