@@ -125,8 +125,11 @@ class TrainSettings(Section):
     weight_decay: float = Field(5e-4, ge=0.0, le=100.0)
     decay_norms: bool = Field(True, description="whether BatchNorms and biases decay as well (never with lars)")
     warmup_epochs: float = Field(0.0, ge=0.0, description="linear from 0")
-    final_lr: float = Field(0.0, ge=0.0, le=1.0, description="share of lr that cosine decay ends at")
-    predictor_lr: Literal["constant", "cosine"] = Field("constant", description="SimSiam's predictor does not decay")
+    schedule: Literal["cosine", "linear"] = Field("cosine", description="how lr, and muon's turn, fall after it")
+    final_lr: float = Field(0.0, ge=0.0, le=1.0, description="share of lr that they end at")
+    predictor_lr: Literal["constant", "cosine"] = Field(
+        "constant", description="SimSiam's predictor does not decay; cosine: it falls as the rest does"
+    )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on CUDA")
     compile: Literal["auto", "always", "never"] = Field("auto", description="auto: on CUDA")

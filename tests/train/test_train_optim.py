@@ -112,6 +112,13 @@ def test_the_rate_warms_up_linearly_and_falls_by_cosine_to_nothing() -> None:
     assert set(constant[10:]) == {peak_lr(settings)}
 
 
+def test_the_rate_falls_along_a_line_if_asked_and_ends_where_it_is_told() -> None:
+    settings = TrainSettings(epochs=10, batch_size=256, lr=1.0, warmup_epochs=2, schedule="linear", final_lr=0.2)
+    rates = lr_schedule(settings, steps=5)
+    assert rates[:10] == pytest.approx([(i + 1) / 10 for i in range(10)])
+    assert rates[10:] == pytest.approx([1.0 - 0.8 * i / 40 for i in range(40)])
+
+
 def test_tau_rises_to_one() -> None:
     taus = tau_schedule(0.996, 100)
     assert taus[0] == pytest.approx(0.996)

@@ -124,7 +124,7 @@ def peak_lr(settings: TrainSettings) -> float:
 
 
 def lr_schedule(settings: TrainSettings, steps: int, peak: float | None = None) -> list[float]:
-    """The rate of every step of the run: linear warm-up, then cosine. ``steps`` are those of an epoch.
+    """The rate of every step of the run: linear warm-up, then a cosine or a line. ``steps`` are those of an epoch.
 
     ``peak`` is another highest value, for what follows the rate.
 
@@ -137,8 +137,9 @@ def lr_schedule(settings: TrainSettings, steps: int, peak: float | None = None) 
     total = settings.epochs * steps
     rates = [peak * (step + 1) / warm for step in range(warm)]
     for step in range(total - warm):
-        cosine = 0.5 * (1 + math.cos(math.pi * step / max(total - warm, 1)))
-        rates.append(peak * (settings.final_lr + (1 - settings.final_lr) * cosine))
+        done = step / max(total - warm, 1)
+        left = 0.5 * (1 + math.cos(math.pi * done)) if settings.schedule == "cosine" else 1 - done
+        rates.append(peak * (settings.final_lr + (1 - settings.final_lr) * left))
     return rates
 
 
