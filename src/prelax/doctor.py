@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import prelax
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, PrelaxWarning
 
 EXTRAS = {
     "timm": "timm backbones",
@@ -142,6 +142,11 @@ def draw_findings(path: Path | str, findings: Sequence[Finding]) -> list[Path]:
     """The curves that show what is wrong with a run, in ``RUN/doctor.png``; nothing where nothing is wrong."""
     from prelax.report.health import draw_health
     from prelax.run import Run
+    from prelax.whole import Unwritable
 
     wrong = [finding for finding in findings if not finding.fine and finding.curves]
-    return draw_health(Run.open(path).metrics(), wrong, Path(path) / "doctor.png") if wrong else []
+    try:
+        return draw_health(Run.open(path).metrics(), wrong, Path(path) / "doctor.png") if wrong else []
+    except Unwritable as error:
+        warnings.warn(f"not drawn: {error.said}", PrelaxWarning, stacklevel=2)
+        return []

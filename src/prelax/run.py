@@ -15,6 +15,7 @@ import contextlib
 import datetime
 import fcntl
 import json
+import math
 import os
 import platform
 import shlex
@@ -33,7 +34,7 @@ from torch import Tensor
 import prelax
 from prelax.config import FOUND, SUITED, Section, Settings, keys, left_open, to_yaml, validate
 from prelax.errors import PrelaxError, PrelaxWarning, first_line, readable
-from prelax.whole import replacing, writing
+from prelax.whole import Unwritable, replacing, writing
 
 FORMAT = 1  # of the folder; a newer one is refused
 
@@ -203,9 +204,9 @@ class Run:
             file.write(f"{now()} {readable(message)}\n")
 
     def log_metrics(self, line: Mapping[str, Any]) -> None:
-        """A line of ``metrics.jsonl``."""
+        """A line of ``metrics.jsonl``; what is no number is null there, which any reader of JSON takes."""
         with writing(self.path / "metrics.jsonl"), open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps({key: numeric(value) for key, value in line.items()}) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """Every whole line of ``metrics.jsonl`` (the last may be torn by a kill)."""
@@ -235,16 +236,25 @@ class Run:
             return {}
         return about if isinstance(about, dict) else {}
 
-    def write_eval(self, name: str, result: Mapping[str, Any], unfinished: bool = False) -> Path:
-        """``eval/NAME.json``, stamped with date and version, and with whether it is of a run that is not finished."""
-        with writing(self.path / "eval"):
-            (self.path / "eval").mkdir(exist_ok=True)
+    def write_eval(self, name: str, result: Mapping[str, Any], unfinished: bool = False) -> None:
+        """``eval/NAME.json``, stamped with date and version, and with whether it is of a run that is not finished.
+
+        In a folder that may not be written it is not kept, which is said: what was measured is not lost by that.
+        """
         stamped = {**result, "date": now(), "prelax": prelax.__version__}
         if unfinished:
             if not self.unfinished:
                 warnings.warn(f"{self.path} was finished meanwhile: measure it again", PrelaxWarning, stacklevel=3)
             stamped["unfinished"] = True
-        return self.write(f"eval/{name}.json", json.dumps(stamped, indent=1) + "\n")
+        try:
+            with writing(self.path / "eval"):
+                (self.path / "eval").mkdir(exist_ok=True)
+            self.write(f"eval/{name}.json", json.dumps(stamped, indent=1) + "\n")
+        except Unwritable as error:
+            warnings.warn(f"not kept: {error.said}", PrelaxWarning, stacklevel=3)
+
+    def has_checkpoint(self) -> bool:
+        return (self.path / "checkpoint.pt").exists()
 
     def evals(self) -> dict[str, dict[str, Any]]:
         """Every evaluation by file name."""
@@ -369,6 +379,11 @@ def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
     if not isinstance(state, dict):
         raise PrelaxError(f"{path} is not a prelax checkpoint")
     return state
+
+
+def numeric(value: Any) -> Any:
+    """A value as strict JSON has it: None for a number that is none."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def now() -> str:

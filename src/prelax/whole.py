@@ -17,6 +17,14 @@ os.umask(UMASK)
 FULL = re.compile(r"No space left|os error (28|122)\b|file write failed|unexpected pos|enforce fail|iostream error")
 
 
+class Unwritable(PrelaxError):
+    """A file that may not be written, where one may choose another place."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(f"{said}; choose another --out")
+        self.said = said
+
+
 class NoSpace(PrelaxError):
     """A full disk, and what it had no room for."""
 
@@ -94,7 +102,7 @@ def writing(target: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NoSpace(target) from None
-        raise PrelaxError(f"cannot write {target}: {error.strerror or error}; choose another --out") from None
+        raise Unwritable(f"cannot write {target}: {error.strerror or error}") from None
     except PrelaxError:
         raise
     except Exception as error:

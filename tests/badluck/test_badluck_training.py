@@ -20,6 +20,8 @@ import yaml
 from PIL import Image
 
 from prelax.cli import main
+from prelax.errors import PrelaxWarning
+from prelax.evaluate import evaluate
 from prelax.run import Run, read_checkpoint
 from prelax.train.engine import Engine
 
@@ -357,3 +359,28 @@ def test_a_torn_checkpoint_does_not_take_the_place_of_the_whole_one_before_it(ru
     assert read_checkpoint(run / "checkpoint.previous.pt")["epoch"] == 1
     opened.save_checkpoint({**kept, "epoch": 8})
     assert read_checkpoint(run / "checkpoint.previous.pt")["epoch"] == 7
+
+
+def test_a_run_folder_among_the_images_is_refused_before_anything_is_written(
+    tmp_path: Path, small: list[str], refused: Refuse
+) -> None:
+    root = tmp_path / "photos"
+    for name in ("cat", "dog"):
+        photos(root / name, 6)
+    before = sorted(root.rglob("*"))
+    words = on_folder(root, small)
+    for out in (root, root / "cat"):
+        assert "holds images, and a run is a folder of its own; choose another --out" in refused(*words, "--out", out)
+    assert sorted(root.rglob("*")) == before
+    first = root / "runs" / "first"
+    assert main([*words, "--out", str(first)]) == 0  # a folder of its own, among them all the same
+    said = refused(*on_folder(first, small), "--out", tmp_path / "other")
+    assert "first is a run folder: no images are read there; name the folder they are in" in said
+
+
+def test_what_is_measured_of_a_run_that_cannot_be_written_is_told(run: Path) -> None:
+    shutil.rmtree(run / "eval")
+    (run / "eval").touch()  # no folder: nothing can be written there
+    with pytest.warns(PrelaxWarning, match=r"not kept: cannot write .*eval: File exists$"):
+        (found,) = evaluate(Run.open(run), ["knn"], device="cpu")
+    assert found["accuracy"] > 0

@@ -13,7 +13,7 @@ from prelax.config import resolve
 from prelax.doctor import examine_run
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
-from prelax.evaluate.doctor import _heads, chance, diagnose
+from prelax.evaluate.doctor import _heads, calmer, chance, diagnose
 from prelax.loading import views_of
 from prelax.objectives import PretextLoss
 from prelax.record import Target
@@ -117,7 +117,23 @@ def test_only_what_has_not_been_tried_is_proposed_against_a_collapse():
 def test_divergence_names_the_loss_and_the_epoch():
     finding = told([line(1), line(2, **{"loss/rotpl": math.nan}), line(3)])["divergence"]
     assert not finding.fine
-    assert "loss/rotpl is nan at epoch 2" in finding.found
+    assert "loss/rotpl is no number at epoch 2" in finding.found
+
+
+def test_a_run_whose_losses_are_no_numbers_has_that_ailment_alone_and_is_told_what_it_has_not_tried():
+    lost = {"loss": None, "loss/rotpl": None, "embedding_std": None, "effective_rank": 1.0}  # as a file has them
+    wrong = [finding for finding in told([line(1), line(2, **lost)]).values() if not finding.fine]
+    assert [finding.what for finding in wrong] == ["divergence"]
+    muon = resolve("digits/prelax-rot", ["train.optimizer=muon", "train.warmup_epochs=0", "method.pl_reduction=sum"])
+    assert calmer(muon) == "a lower train.turn, a lower train.lr, train.warmup_epochs=10 or method.pl_reduction=mean"
+    assert calmer(resolve("cifar10/simsiam-tuned")) == "a lower train.lr"
+
+
+def test_one_test_image_more_or_less_is_no_fall_of_the_probe():
+    lines = [line(1, knn=27.3), line(2, knn=18.2)]
+    few = resolve("folder", ["data.root=photos", "data.test_fraction=0.1"])
+    assert {f.what: f for f in diagnose(lines, few, images=99)}["kNN"].fine  # 11 test images
+    assert not {f.what: f for f in diagnose(lines, few, images=9900)}["kNN"].fine
 
 
 def test_a_loss_that_ends_above_its_start_diverged_and_noise_did_not():

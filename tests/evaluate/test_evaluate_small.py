@@ -15,7 +15,7 @@ from prelax.evaluate import subject
 from prelax.evaluate.finetune import Tuning, tune
 from prelax.evaluate.linear import Protocol
 from prelax.evaluate.probe import knn, train_linear
-from prelax.evaluate.protocols import PROBES, dataset, evaluate, made_as_now, notes, place, untested
+from prelax.evaluate.protocols import PROBES, dataset, evaluate, made_as_now, notes, only_in, place
 from prelax.evaluate.retrieval import precision
 from prelax.loading import load
 
@@ -37,8 +37,8 @@ def test_a_small_set_of_unequal_classes_is_not_judged_by_the_largest(judged, mon
 
 def test_a_class_without_a_test_image_is_named(judged):
     some = replace(judged, test=subset(judged.test, (judged.test.labels != 3).nonzero()[:, 0]))
-    assert untested(judged) == []
-    assert untested(some) == ["3"]
+    assert only_in(judged, "train", "test") == only_in(judged, "test", "train") == []
+    assert (only_in(some, "train", "test"), only_in(some, "test", "train")) == (["3"], [])
 
 
 def test_retrieval_among_few_images_looks_at_fewer(judged):
@@ -76,9 +76,11 @@ def test_a_knn_figure_by_another_rule_is_not_one_of_today():
 
 def test_what_the_reader_of_a_figure_should_know_is_said():
     found = {"settings": {"k": 16, "asked_k": 200}, "test_images": 9, "test_images_left_out_as_seen": 1}
-    told = " ".join(notes({**found, "classes_without_test_images": ["a", "b"]}))
+    lacking = {"classes_without_test_images": ["a", "b"], "classes_without_training_images": ["c"]}
+    told = " ".join(notes({**found, **lacking}))
     for part in ("16 nearest vote", "11.1 points", "1 test image is left out", "No test image is of a, b."):
         assert part in told
+    assert "No training image is of c." in told
     told = " ".join(notes({"settings": {"k": 1, "asked_k": 200}, "test_images": 1}))
     assert told.startswith("The nearest one votes, a tenth of the images, not 200. 1 test image is few:")
     assert (

@@ -52,7 +52,7 @@ def test_the_limit_of_the_pretext_is_the_loss_of_a_guess(run_folder: Callable[..
     assert wrong(run)["pretext"]["loss/rotpl"] == pytest.approx(math.log(4))
     text = draw_findings(run.path, examine_run(run.path))[1].read_text()
     assert "the residual ignores its pretext" in text
-    assert "dashed: a guess, 1.39" in text
+    assert "– – a guess, 1.39" in text
 
 
 def test_a_healthy_run_is_not_drawn(run_folder: Callable[..., Run], tmp_path: Path) -> None:

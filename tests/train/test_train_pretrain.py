@@ -252,10 +252,16 @@ def test_settings_that_would_make_it_another_run_are_refused_by_name(tmp_path: P
         pretrain(tiny(), tmp_path / "run", progress=False)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
-    settings = tiny("train.epochs=40", "train.lr=1e4", "train.checkpoint_every=1", "model.projector_last_norm=false")
-    with pytest.raises(PrelaxError, match=r"Try a lower train\.turn"):
-        pretrain(settings, tmp_path / "run", progress=False)
+@pytest.mark.parametrize("every", [1, 40])
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint_there_is(
+    every: int, tmp_path: Path
+) -> None:
+    changes = ("train.epochs=40", "train.lr=1e4", f"train.checkpoint_every={every}", "model.projector_last_norm=false")
+    with pytest.raises(PrelaxError, match=r"Try a lower train\.turn, a lower train\.lr or train\.warmup") as raised:
+        pretrain(tiny(*changes), tmp_path / "run", progress=False)
+    assert ("checkpoint" in str(raised.value)) == (tmp_path / "run" / "checkpoint.pt").exists()
+    last = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))["loss"] is None
 
 
 def test_collapse_is_told_in_words() -> None:

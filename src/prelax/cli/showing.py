@@ -152,7 +152,7 @@ def bench(
     size: Annotated[
         list[str] | None, typer.Option("--size", help="augment: IN,OUT or IN,OUT,BATCH in pixels; repeat for more.")
     ] = None,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="augment: of the CPU.")] = 1,
+    threads: Annotated[int, typer.Option("--threads", min=1, max=1024, help="augment: of the CPU.")] = 1,
     device: Device = "auto",
     rivals: Annotated[
         bool, typer.Option("--rivals/--alone", help="Others too, where installed: torchvision, kornia; train: lightly.")

@@ -21,6 +21,7 @@ from prelax.data.listing import (
     csv_labels,
     folder_labels,
     held_out,
+    ours,
     read_labels,
     scan,
 )
@@ -147,6 +148,8 @@ def _folder(path: Path | None, key: str) -> Path:
 
 
 def _nothing(listing: Listing, what: str) -> PrelaxError:
+    if ours(listing.root):
+        return PrelaxError(f"{listing.root} is a run folder: no {what} are read there; name the folder they are in")
     others = ", ".join(f"{n} {ext}" for ext, n in listing.others.most_common(3))
     hint = f" (found {others})" if others else ""
     read = "jpg, png, webp, bmp, gif, tif and npy files are read"

@@ -95,6 +95,11 @@ def scan(root: Path) -> Listing:
     return listing
 
 
+def ours(folder: Path) -> bool:
+    """Whether a folder is a run's, or one of decoded pixels: what lies in it is not read as images."""
+    return any(all((folder / name).exists() for name in files) for files in OURS)
+
+
 def _new_folders(root: Path, links: list[str], seen: set[tuple[int, int]]) -> list[str]:
     """The links that lead to folders not yet read."""
     new = []

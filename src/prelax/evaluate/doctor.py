@@ -33,6 +33,8 @@ DRAWN = 4096  # images whose parameters say how these are drawn
 UNLEARNT = ("supervised", "rotation")  # methods whose embeddings are not compared
 RANKED = 4  # images in a batch, at least, for its rank to say something: it is at most their number less one
 
+OF_LOSSES = ("collapse", "pretext")  # questions that numbers alone can answer
+
 Lines = Sequence[Mapping[str, Any]]
 
 
@@ -52,10 +54,16 @@ def diagnose(metrics: Lines, settings: Settings, images: int | None = None) -> l
         "collapse": lambda: collapsed(metrics, settings, batch),
         "speed": lambda: waiting(metrics, settings),
         "pretext": lambda: ignores_pretext(metrics, settings),
-        "kNN": lambda: probe_fell(metrics),
+        "kNN": lambda: probe_fell(metrics, 100 / tested_on(settings, images)),
     }
     found = [answer(what, question) for what, question in questions.items()]
-    return [finding for finding in found if finding is not None]
+    lost = not all(map(math.isfinite, losses_of(metrics[-1])))  # whatever else is wrong comes of that
+    return [finding for finding in found if finding is not None and not (lost and finding.what in OF_LOSSES)]
+
+
+def losses_of(line: Mapping[str, Any]) -> list[float]:
+    """The losses of an epoch; one that is no number is NaN, or null where it was written to a file."""
+    return [math.nan if value is None else value for key, value in line.items() if key.startswith("loss")]
 
 
 def answer(what: str, question: Callable[[], Finding | None]) -> Finding | None:
@@ -75,12 +83,11 @@ def diverged(metrics: Lines, settings: Settings) -> Finding:
     """Whether a loss left the numbers, or ended above where it began."""
     for line in metrics:
         for key, value in line.items():
-            if key.startswith("loss") and isinstance(value, float) and not math.isfinite(value):
+            if key.startswith("loss") and (value is None or (isinstance(value, float) and not math.isfinite(value))):
                 return Finding(
                     False,
                     "divergence",
-                    f"the run diverged: {key} is {value} at epoch {line.get('epoch')}; "
-                    f"try {gentler(settings)}, train.warmup_epochs=10 or method.pl_reduction=mean",
+                    f"the run diverged: {key} is no number at epoch {line.get('epoch')}; try {calmer(settings)}",
                     {key: None},
                 )
     loss = values(metrics, "loss")
@@ -141,6 +148,27 @@ def gentler(settings: Settings) -> str:
     return "a lower train.turn" if settings.train.optimizer == "muon" else "a lower train.lr"
 
 
+def calmer(settings: Settings) -> str:
+    """What to try against losses that leave the numbers, of what has not been tried."""
+    told = [gentler(settings)]
+    if settings.train.optimizer == "muon":  # the rest takes steps by the rate
+        told.append("a lower train.lr")
+    if settings.train.warmup_epochs == 0:
+        told.append("train.warmup_epochs=10")
+    if settings.method.pl_reduction == "sum":
+        told.append("method.pl_reduction=mean")
+    return in_words(told)
+
+
+def in_words(told: Sequence[str]) -> str:
+    """A list of things to try, as one would say it.
+
+    >>> in_words(["this", "that", "the other"])
+    'this, that or the other'
+    """
+    return ", ".join(told[:-1]) + " or " + told[-1] if len(told) > 1 else told[0]
+
+
 def gamma2(settings: Settings) -> str:
     """The setting that weighs what is asked of the relaxed view: gamma, where gamma2 is left to it."""
     return "gamma" if settings.method.gamma2 is None else "gamma2"
@@ -161,7 +189,7 @@ def remedies(settings: Settings) -> str:
         told.append("method.alpha=0")
     if settings.train.warmup_epochs == 0:
         told.append("train.warmup_epochs=10")
-    return ", ".join(told[:-1]) + " or " + told[-1] if len(told) > 1 else told[0]
+    return in_words(told)
 
 
 def collapse_limits(settings: Settings, batch: int) -> dict[str, float]:
@@ -355,13 +383,21 @@ def drawn_as(specs: Sequence[Target], columns: Mapping[str, Tensor]) -> dict[str
     }
 
 
-def probe_fell(metrics: Lines) -> Finding | None:
-    """Whether the kNN probe ended well below its best."""
+def tested_on(settings: Settings, images: int | None) -> float:
+    """About how many images a probe is judged by: known of a folder that holds some of its own out."""
+    held = settings.data.test_fraction
+    if settings.data.source != "folder" or settings.data.test_root is not None or images is None or held == 0.0:
+        return math.inf
+    return max(1.0, images * held / (1 - held)) if held < 1 else math.inf
+
+
+def probe_fell(metrics: Lines, one: float = 0.0) -> Finding | None:
+    """Whether the kNN probe ended well below its best; ``one`` image more or less is so many points."""
     knn = values(metrics, "knn")
     if not knn:
         return None
     best = max(knn)
-    if knn[-1] < best - 5.0:
+    if knn[-1] < best - max(5.0, 3 * one):
         return Finding(
             False,
             "kNN",

@@ -204,7 +204,8 @@ def examine(
         "test_images": len(judged.test),
         "classes": judged.classes,
         "test_images_left_out_as_seen": judged.dropped,
-        "classes_without_test_images": untested(judged),
+        "classes_without_test_images": only_in(judged, "train", "test"),
+        "classes_without_training_images": only_in(judged, "test", "train"),
         "pretraining_images_verified": judged.verified,
         "seed": judged.seed,
         "evaluate": settings.model_dump(mode="json"),
@@ -213,10 +214,10 @@ def examine(
     }
 
 
-def untested(judged: Subject) -> list[str]:
-    """The classes that have training images and no test image: nothing is said about them."""
-    trained, tested = (set(judged.labels(split).unique().tolist()) for split in ("train", "test"))
-    return [name for label, name in enumerate(judged.train.classes) if label in trained - tested]
+def only_in(judged: Subject, split: str, other: str) -> list[str]:
+    """The classes that have images of one split and none of the other."""
+    here, there = (set(judged.labels(name).unique().tolist()) for name in (split, other))
+    return [name for label, name in enumerate(judged.test.classes) if label in here - there]
 
 
 def notes(result: Mapping[str, Any]) -> list[str]:
@@ -238,9 +239,10 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     if isinstance(seen, int) and seen:
         was = "test image is left out: it was" if seen == 1 else "test images are left out: they were"
         found.append(f"{seen} {was} trained on.")
-    if isinstance(untested := result.get("classes_without_test_images"), list) and untested:
-        more = ", …" if len(untested) > 5 else ""
-        found.append(f"No test image is of {', '.join(map(str, untested[:5]))}{more}.")
+    for kind in ("test", "training"):
+        if isinstance(missed := result.get(f"classes_without_{kind}_images"), list) and missed:
+            more = ", …" if len(missed) > 5 else ""
+            found.append(f"No {kind} image is of {', '.join(map(str, missed[:5]))}{more}.")
     return found
 
 

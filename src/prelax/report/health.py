@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from prelax.report.style import PALETTE, WRONG, figure
 if TYPE_CHECKING:
     from prelax.doctor import Finding
 
-WIDE = 32  # letters that fit over a panel
+WIDE, SMALLER = 47, 0.75  # letters of a title that fit over a panel, and what one at its right takes of them
 NAMES = {"data_wait": "share of time waiting", "images_per_s": "images/s", "knn": "kNN (%)"}
 LIMITS = {"divergence": "at first", "pretext": "a guess", "kNN": "best"}  # what the dashed line is, else "the limit"
 
@@ -33,12 +34,14 @@ def draw_health(metrics: Sequence[Mapping[str, Any]], findings: Sequence[Finding
         said: Finding | None = None
         for axes, (finding, key, limit) in zip(grid, panels, strict=True):
             draw_curve(axes, metrics, key)
+            right = ""
             if limit is not None:
                 axes.axhline(limit, color="black", linewidth=0.8, linestyle=(0, (3, 2)))
                 called = LIMITS.get(finding.what, "the limit")
-                beside(axes, f"dashed: {called}, {limit:,.0f}" if limit >= 100 else f"dashed: {called}, {limit:.3g}")
+                right = f"– – {called}, {limit:,.0f}" if limit >= 100 else f"– – {called}, {limit:.3g}"
+                beside(axes, right)
             if finding is not said:  # a finding with two curves is said once
-                axes.set_title(headline(finding.found), fontsize=7)
+                axes.set_title(headline(finding.found, int(WIDE - SMALLER * len(right))), fontsize=7)
             said = finding
             axes.set_ylabel(NAMES.get(key, caption(key)[0].lower()))
             axes.grid(axis="y")
@@ -50,14 +53,14 @@ def draw_health(metrics: Sequence[Mapping[str, Any]], findings: Sequence[Finding
     return written
 
 
-def headline(found: str) -> str:
-    """A finding in as many words as fit over a panel.
+def headline(found: str, room: int) -> str:
+    """A finding in as many words as fit over a panel, where there is room for so many letters.
 
-    >>> headline("the run collapsed: all images get nearly the same embedding (embedding std 0.007); try ...")
+    >>> headline("the run collapsed: all images get nearly the same embedding (embedding std 0.007); try ...", 40)
     'the run collapsed'
     """
     whole = found.split(";")[0].split(" (")[0]
-    return whole if len(whole) <= WIDE else whole.split(":")[0][:WIDE]
+    return whole if len(whole) <= room else textwrap.shorten(whole.split(":")[0], room, placeholder=" …")
 
 
 def beside(axes: Axes, text: str) -> None:

@@ -32,6 +32,13 @@ function tip(x, y, ...children) {
 const untip = () => { TIP.hidden = true; };
 addEventListener("scroll", untip, { passive: true });
 
+/** A number beside an axis, with as many digits as tell it from its neighbours. */
+function label(value, marks) {
+  const step = marks.length > 1 ? Math.abs(marks[1] - marks[0]) : 0;
+  const digits = step && value ? Math.ceil(Math.log10(Math.abs(value) / step)) + 1 : 4;
+  return digits <= 4 ? show(value) : String(+value.toPrecision(Math.min(digits, 12)));
+}
+
 /** Round numbers that cover [low, high], about n of them. */
 function ticks(low, high, n) {
   const raw = (high - low) / Math.max(1, n), power = 10 ** Math.floor(Math.log10(raw));
@@ -59,12 +66,12 @@ function chart(host) {
     high += pad;
     const first = epochs[0], last = Math.max(epochs[epochs.length - 1], first);
     const marks = ticks(low, high, height / 46);
-    const left = 10 + 7 * Math.max(...marks.map((t) => show(t).length)), right = width - 10, top = 8, bottom = height - 24;
+    const left = 10 + 7 * Math.max(...marks.map((t) => label(t, marks).length)), right = width - 10, top = 8, bottom = height - 24;
     const X = (e) => last === first ? (left + right) / 2 : left + (e - first) / (last - first) * (right - left);
     const Y = (v) => bottom - (v - low) / (high - low) * (bottom - top);
     for (const t of marks) {
       draw(svg, "line", { x1: left, x2: right, y1: Y(t), y2: Y(t), class: "grid" });
-      draw(svg, "text", { x: left - 7, y: Y(t) + 4, "text-anchor": "end" }, show(t));
+      draw(svg, "text", { x: left - 7, y: Y(t) + 4, "text-anchor": "end" }, label(t, marks));
     }
     draw(svg, "line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "axis" });
     const whole = last === first ? [first] : [...new Set(ticks(first, last, width / 80).filter(Number.isInteger))];

@@ -368,7 +368,10 @@ class Engine:
             self.objective.network.load_state_dict(state["network"])
         except RuntimeError as error:
             first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
-            raise PrelaxError(f"the checkpoint is of another model: {first}") from None
+            first = first.split('", "')[0].rstrip('".')  # it may go on to name every weight
+            raise PrelaxError(
+                f'the checkpoint is of another model than config.yaml says ({first}"): bring back the one or the other'
+            ) from None
         except (TypeError, AttributeError):
             raise PrelaxError("the checkpoint holds no network") from None
         try:

@@ -17,11 +17,12 @@ from typing import Any
 
 import torch
 
-from prelax.config import Settings
+from prelax.config import DataSettings, Settings
 from prelax.data import ImageSet, ShardSet, ShardStore, bar, load, load_training
+from prelax.data.listing import scan
 from prelax.data.tars import remote
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
-from prelax.evaluate.doctor import collapse_limits, gentler, remedies
+from prelax.evaluate.doctor import calmer, collapse_limits, remedies
 from prelax.evaluate.labels import digests_of
 from prelax.run import Run
 from prelax.train.devices import choose_device, start_compilers
@@ -79,6 +80,7 @@ def pretrain(
             settings = run.settings_with(settings)
         elif process.writes:
             run.check_free()
+            check_apart(run.path, settings.data)
         start_compilers(settings, device)  # while data are read
         with bar() if progress and process.writes else contextlib.nullcontext() as drawn:
             images = load_training(settings.data, drawn)
@@ -212,9 +214,8 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
                 watch(line)
                 bar.epoch(line)
             if problem is not None:
-                raise PrelaxError(
-                    f"stopped after epoch {epoch}: {problem} The last good checkpoint in {run.path} stays."
-                )
+                kept = f" The last good checkpoint in {run.path} stays." if run.has_checkpoint() else ""
+                raise PrelaxError(f"stopped after epoch {epoch}: {problem}{kept}")
             if any_of(process, interrupted()) and epoch < epochs:
                 save(run, engine, epoch, 0)
                 raise KeyboardInterrupt
@@ -262,7 +263,7 @@ def trouble(lines: list[dict[str, Any]], settings: Settings, batch: int) -> str 
     losses = {name: value for name, value in line.items() if name.startswith("loss")}
     for name, value in losses.items():
         if not math.isfinite(value):
-            return f"{name} is {value}. Try {gentler(settings)}, train.warmup_epochs=10, or method.pl_reduction=mean."
+            return f"{name} is {value}. Try {calmer(settings)}."
     if settings.train.stop_on_collapse:
         limits = collapse_limits(settings, batch)
         collapsed = [
@@ -299,6 +300,15 @@ def as_found(settings: Settings, images: ImageSet | ShardSet) -> Settings:
     found = {"image_size": images.shape[-1], "channels": images.shape[0]}
     wanted = {key: value for key, value in found.items() if getattr(settings.data, key) is None}
     return settings.model_copy(update={"data": settings.data.model_copy(update=wanted)})
+
+
+def check_apart(out: Path, data: DataSettings) -> None:
+    """Refuses a run folder among the images: what lies in a run folder is not read as images."""
+    out = out.resolve()
+    for place in (data.root, data.test_root) if data.source == "folder" and out.is_dir() else ():
+        there = place.resolve() if place is not None else None
+        if out == there or (there in out.parents and scan(out).names):
+            raise PrelaxError(f"{out} holds images, and a run is a folder of its own; choose another --out")
 
 
 def let_go(run: Run) -> None:

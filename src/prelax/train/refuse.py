@@ -22,7 +22,7 @@ def batch_of(settings: Settings, images: ImageSet | ShardSet, processes: int) ->
         )
     if batch // processes < 2:
         limit = f" under data.limit={settings.data.limit}" if settings.data.limit is not None else ""
-        held = isinstance(images, ImageSet) and settings.data.source == "folder" and settings.data.test_fraction > 0
+        held = isinstance(images, ImageSet) and any("(data.test_fraction)" in note for note in images.notes)
         hint = "; data.test_fraction=0 holds none of them out" if held else ""
         raise PrelaxError(
             f"{settings.data.source} has {len(images)} image(s) to train on{limit}: "
