@@ -18,7 +18,7 @@ import prelax
 from prelax.config import nearest
 from prelax.errors import PrelaxError
 from prelax.loading import Loaded, load, own_size, save_hub
-from prelax.nets.norm import ViewNorm2d
+from prelax.nets.norm import with_plain_norms
 from prelax.run import Run
 from prelax.whole import replacing, write_whole, writing
 
@@ -174,14 +174,7 @@ class FromUnit(nn.Module):
 
 def plain_norms(backbone: nn.Module) -> nn.Module:
     """A copy on the CPU, in eval mode, with torch's own BatchNorm in place of the one that keeps views apart."""
-    net = copy.deepcopy(backbone).cpu().eval()
-    for module in list(net.modules()):
-        for name, child in module.named_children():
-            if type(child) is ViewNorm2d:  # other kinds may do more than normalise
-                norm = nn.BatchNorm2d(child.num_features, child.eps, child.momentum, child.affine)
-                norm.load_state_dict(child.state_dict())
-                setattr(module, name, norm.eval())
-    return net
+    return with_plain_norms(copy.deepcopy(backbone).cpu().eval())
 
 
 def example(loaded: Loaded) -> Tensor:

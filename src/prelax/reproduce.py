@@ -200,7 +200,7 @@ def finished_epochs(folder: Path) -> int:
 def measure(folder: Path, row: Row, on: str | None, device: str, wanted: EvaluateSettings, say: Say) -> float:
     """The row's figure, measured now or, when it was measured with these settings before, read from the run folder."""
     from prelax.evaluate.effects import effects
-    from prelax.evaluate.protocols import PROBES, evaluate, made_as_now
+    from prelax.evaluate.protocols import PROBES, dataset, evaluate, made_as_now
     from prelax.run import Run
     from prelax.train import choose_device
 
@@ -214,7 +214,7 @@ def measure(folder: Path, row: Row, on: str | None, device: str, wanted: Evaluat
         if made_so and found.get("protocol") == row.protocol and found.get("dataset") == (on or own.label):
             return figure_of(found, figure, str(folder))
     say(f"  measuring {row.protocol}" + (f" on {on}" if on else ""))
-    target = own.model_copy(update={"source": on}) if on and on != own.source else None
+    target = dataset(on, own, own.channels or 3) if on and on != own.source else None
     where = choose_device(device)
     if row.protocol == "effects":
         result = effects(run, target, where)

@@ -15,7 +15,7 @@ from prelax.collectives import gather_shares, share
 from prelax.errors import PrelaxError
 from prelax.memory import keep_freed_memory
 from prelax.nets.backbones import channels_last
-from prelax.nets.norm import ViewNorm2d
+from prelax.nets.norm import with_plain_norms
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Preprocess = Callable[[Tensor], Tensor]  # B x C x H x W uint8 -> B x C x S x S float32, normalised
@@ -133,11 +133,7 @@ def fold_norms(backbone: nn.Module) -> nn.Module:
     try:
         from torch.fx.experimental.optimization import fuse
 
-        plain = copy.deepcopy(original)
-        for part in plain.modules():
-            if type(part) is ViewNorm2d:
-                part.__class__ = nn.BatchNorm2d  # type: ignore[assignment]  # what it is in eval mode; other kinds may do more than normalise
-        folded = fuse(plain)
+        folded = fuse(with_plain_norms(copy.deepcopy(original)))
     except Exception:  # a backbone that cannot be traced is used as it is
         return original
     channels = next((w.shape[1] for w in original.parameters() if w.dim() == 4), 3)

@@ -168,6 +168,14 @@ class ViewNorm2d(nn.BatchNorm2d):
         return y.relu_() if relu else y
 
 
+def with_plain_norms(net: nn.Module) -> nn.Module:
+    """The network with torch's own BatchNorm, which is the same in eval mode; other kinds may do more and stay."""
+    for part in net.modules():
+        if type(part) is ViewNorm2d:
+            part.__class__ = nn.BatchNorm2d  # type: ignore[assignment]
+    return net
+
+
 def normalised(norm: nn.Module, x: Tensor, add: Tensor | None = None, relu: bool = False) -> Tensor:
     """A normalisation and what follows it in a ResNet: in one call where that is a ``ViewNorm2d``."""
     if isinstance(norm, ViewNorm2d):
