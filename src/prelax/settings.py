@@ -125,7 +125,9 @@ class TrainSettings(Section):
     weight_decay: float = Field(5e-4, ge=0.0, le=100.0)
     decay_norms: bool = Field(True, description="whether BatchNorms and biases decay as well (never with lars)")
     warmup_epochs: float = Field(0.0, ge=0.0, description="linear from 0")
-    schedule: Literal["cosine", "linear"] = Field("cosine", description="how lr, and muon's turn, fall after it")
+    schedule: Literal["cosine", "linear"] = Field(
+        "cosine", description="how lr, and muon's turn, fall after the warm-up"
+    )
     final_lr: float = Field(0.0, ge=0.0, le=1.0, description="share of lr that they end at")
     predictor_lr: Literal["constant", "cosine"] = Field(
         "constant", description="SimSiam's predictor does not decay; cosine: it falls as the rest does"
