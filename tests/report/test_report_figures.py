@@ -6,6 +6,7 @@ import contextlib
 import json
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,24 @@ def test_reverse_compares_both_directions(tmp_path: Path) -> None:
     written = figures.draw_reverse(rows, tmp_path / "reverse")
     assert is_a_column_wide(written)
     assert "92.5" in written[1].read_text()
+
+
+def test_retrieval_without_pictures_holds_none_and_needs_classes(
+    run_folder: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_folder(tmp_path / "run", epochs=2)
+    drawn = {}
+    for pictures in (True, False):
+        written = figures.draw("retrieval", [run.path], tmp_path / f"r{pictures}", pictures=pictures)
+        assert is_a_column_wide(written)
+        drawn[pictures] = next(path for path in written if path.suffix == ".svg").read_text()
+    assert "<image" in drawn[True]
+    assert "<image" not in drawn[False]
+    found = figures.features_of(run, None, 0, "cpu")
+    unlabelled = replace(found[0], labels=None)
+    monkeypatch.setattr(figures, "features_of", lambda *given: (unlabelled, *found[1:]))
+    with pytest.raises(PrelaxError, match="shows classes, and the images have none"):
+        figures.draw("retrieval", [run.path], tmp_path / "none", pictures=False)
 
 
 def test_tsne_and_retrieval_are_drawn_from_a_run(run_folder: Callable[..., Run], tmp_path: Path) -> None:

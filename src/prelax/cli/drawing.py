@@ -24,6 +24,9 @@ def figure(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to draw; .png and .svg are written.")],
     points: Annotated[int, typer.Option("--points", min=10, help="tsne: images, at most.")] = 2000,
+    pictures: Annotated[
+        bool, typer.Option("--pictures/--no-pictures", help="retrieval: or the names of classes in their place.")
+    ] = True,
     device: Device = "cpu",
     seed: Seed = 0,
     as_json: Json = False,
@@ -38,7 +41,7 @@ def figure(
     from prelax.report.figures import draw
 
     with working(), waiting("drawing"):
-        written = draw(name, inputs, out, points=points, seed=seed, device=chosen(device))
+        written = draw(name, inputs, out, points=points, seed=seed, device=chosen(device), pictures=pictures)
     if state.json:
         show({"figure": name, "files": [str(path) for path in written]})
     else:

@@ -57,10 +57,12 @@ def draw(
     seed: int = 0,
     device: torch.device | str = "cpu",
     called: Sequence[str] | None = None,
+    pictures: bool = True,
 ) -> list[Path]:
     """A figure of ``FIGURES`` by name, from run folders (or a JSON file of rows); the PNG and SVG written.
 
-    ``called`` names the runs of a figure that has a line for each; else their folders do.
+    ``called`` names the runs of a figure that has a line for each; else their folders do. Without ``pictures``
+    retrieval shows classes in their place, for images that may not be passed on.
     """
     if name not in FIGURES:
         raise PrelaxError(f"no figure {name!r}{nearest(name, FIGURES)}")
@@ -71,7 +73,7 @@ def draw(
             raise PrelaxError(f"figure {name} is of one run; {len(inputs)} were given")
         if name == "tsne":
             return draw_tsne(inputs[0], path, points=points, seed=seed, device=device)
-        return draw_retrieval(inputs[0], path, seed=seed, device=device)
+        return draw_retrieval(inputs[0], path, seed=seed, device=device, pictures=pictures)
     if name == "dynamics":
         return draw_dynamics(inputs, path, called)
     if name == "residual-probe":
@@ -195,11 +197,19 @@ def draw_tsne(
 
 
 def draw_retrieval(
-    run: Run | Path | str, path: Path | str, *, queries: int = 10, seed: int = 0, device: torch.device | str = "cpu"
+    run: Run | Path | str,
+    path: Path | str,
+    *,
+    queries: int = 10,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    pictures: bool = True,
 ) -> list[Path]:
     """Random test images and the 15 nearest of each among the test set; right and wrong by colour and corner."""
     (folder,) = opened([run])
     test, _, features = features_of(folder, None, seed, device)
+    if test.labels is None and not pictures:
+        raise PrelaxError("retrieval without pictures shows classes, and the images have none")
     near = embedding.nearest(features)  # N x 15
     asked = embedding.sample(None, len(test), queries, seed)
     labels = test.labels if test.labels is not None else torch.full((len(test),), -1)
@@ -211,19 +221,24 @@ def draw_retrieval(
     with figure(cell * len(asked) + 0.2, path) as (drawing, written):
         axes = drawing.subplots()
         for row, query in enumerate(asked.tolist()):
-            pictures = rgb(test.images[torch.tensor([query, *near[query].tolist()])])
+            shown = [query, *near[query].tolist()]
             right = 0
-            for column, picture in enumerate(pictures):
+            for column, other in enumerate(shown):
                 left = column + (0.5 if column else 0)
-                axes.imshow(picture, extent=(left + 0.06, left + 0.94, row + 0.94, row + 0.06), interpolation="nearest")
-                other = int(near[query, column - 1])
+                if pictures:
+                    place = (left + 0.06, left + 0.94, row + 0.94, row + 0.06)
+                    axes.imshow(rgb(test.images[other : other + 1])[0], extent=place, interpolation="nearest")
+                elif labels[other] >= 0:
+                    axes.text(
+                        left + 0.5, row + 0.5, test.classes[labels[other]][:4], ha="center", va="center", fontsize=3
+                    )
                 if column and labels[query] >= 0 and labels[other] >= 0:
                     same = bool(labels[query] == labels[other])
                     right += same
                     judge(axes, left, row, same)
             if labels[query] >= 0:
                 axes.text(-0.15, row + 0.5, called[row][:12], ha="right", va="center", fontsize=6)
-                axes.text(len(pictures) + 0.65, row + 0.5, f"{right}", ha="left", va="center", fontsize=6)
+                axes.text(len(shown) + 0.65, row + 0.5, f"{right}", ha="left", va="center", fontsize=6)
         axes.text(0.5, -0.25, "query", ha="center", va="bottom", fontsize=6)
         axes.text(1.5 + near.shape[1] / 2, -0.25, f"{near.shape[1]} nearest", ha="center", va="bottom", fontsize=6)
         axes.set_xlim(-beside, across - beside)
