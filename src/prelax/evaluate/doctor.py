@@ -16,8 +16,7 @@ from torch import Tensor
 from prelax.config import Settings
 from prelax.doctor import Finding
 from prelax.errors import PrelaxError
-from prelax.objectives import terms_of
-from prelax.objectives.methods import coefficient
+from prelax.evaluate.remedies import calmer, gamma2, gentler, no_up, remedies
 from prelax.record import Target
 
 COLLAPSED_STD, COLLAPSED_RANK = 0.05, 1.1  # of unit embeddings times sqrt(d) (1 is healthy); of directions
@@ -32,7 +31,6 @@ SILENT = 0.1  # share of a backbone's channels
 DRAWN = 4096  # images whose parameters say how these are drawn
 UNLEARNT = ("supervised", "rotation")  # methods whose embeddings are not compared
 RANKED = 4  # images in a batch, at least, for its rank to say something: it is at most their number less one
-
 OF_LOSSES = ("collapse", "pretext")  # questions that numbers alone can answer
 
 Lines = Sequence[Mapping[str, Any]]
@@ -57,13 +55,13 @@ def diagnose(metrics: Lines, settings: Settings, images: int | None = None) -> l
         "kNN": lambda: probe_fell(metrics, 100 / tested_on(settings, images)),
     }
     found = [answer(what, question) for what, question in questions.items()]
-    lost = not all(map(math.isfinite, losses_of(metrics[-1])))  # whatever else is wrong comes of that
-    return [finding for finding in found if finding is not None and not (lost and finding.what in OF_LOSSES)]
+    mute = any(key.startswith("loss") and lost(value) for key, value in metrics[-1].items())  # the rest comes of that
+    return [finding for finding in found if finding is not None and not (mute and finding.what in OF_LOSSES)]
 
 
-def losses_of(line: Mapping[str, Any]) -> list[float]:
-    """The losses of an epoch; one that is no number is NaN, or null where it was written to a file."""
-    return [math.nan if value is None else value for key, value in line.items() if key.startswith("loss")]
+def lost(value: object) -> bool:
+    """Whether a loss left the numbers: NaN, or null where it was written to a file."""
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
 def answer(what: str, question: Callable[[], Finding | None]) -> Finding | None:
@@ -83,7 +81,7 @@ def diverged(metrics: Lines, settings: Settings) -> Finding:
     """Whether a loss left the numbers, or ended above where it began."""
     for line in metrics:
         for key, value in line.items():
-            if key.startswith("loss") and (value is None or (isinstance(value, float) and not math.isfinite(value))):
+            if key.startswith("loss") and lost(value):
                 return Finding(
                     False,
                     "divergence",
@@ -141,55 +139,6 @@ def silent(metrics: Lines, settings: Settings) -> Finding | None:
         f"normalised{more}",
         {"silent_channels": SILENT},
     )
-
-
-def gentler(settings: Settings) -> str:
-    """What makes steps smaller: of Muon's matrices it is not the rate."""
-    return "a lower train.turn" if settings.train.optimizer == "muon" else "a lower train.lr"
-
-
-def calmer(settings: Settings) -> str:
-    """What to try against losses that leave the numbers, of what has not been tried."""
-    told = [gentler(settings)]
-    if settings.train.optimizer == "muon":  # the rest takes steps by the rate
-        told.append("a lower train.lr")
-    if settings.train.warmup_epochs == 0:
-        told.append("train.warmup_epochs=10")
-    if settings.method.pl_reduction == "sum":
-        told.append("method.pl_reduction=mean")
-    return in_words(told)
-
-
-def in_words(told: Sequence[str]) -> str:
-    """A list of things to try, as one would say it.
-
-    >>> in_words(["this", "that", "the other"])
-    'this, that or the other'
-    """
-    return ", ".join(told[:-1]) + " or " + told[-1] if len(told) > 1 else told[0]
-
-
-def gamma2(settings: Settings) -> str:
-    """The setting that weighs what is asked of the relaxed view: gamma, where gamma2 is left to it."""
-    return "gamma" if settings.method.gamma2 is None else "gamma2"
-
-
-def remedies(settings: Settings) -> str:
-    """What to try against a collapse, of what has not been tried."""
-    asked = settings.method
-    terms = [term for term in terms_of(asked) if term.weight(asked) > 0]
-    told = [gentler(settings)]
-    gammas = {"gamma": "gamma", "gamma2": gamma2(settings)}
-    lower = dict.fromkeys(gammas[term.coefficient] for term in terms if term.coefficient in gammas)
-    told += [f"a lower method.{name}" for name in lower]
-    relaxed = any(term.kind == "relax" and coefficient(asked, term.alpha) > 0 for term in terms)
-    if relaxed and asked.residual_gradient in ("full", "detach-anchor"):
-        told.append("method.residual_gradient=detach-in-g")
-    if any(term.name == "r2s" for term in terms) and 0 < asked.alpha < 1:
-        told.append("method.alpha=0")
-    if settings.train.warmup_epochs == 0:
-        told.append("train.warmup_epochs=10")
-    return in_words(told)
 
 
 def collapse_limits(settings: Settings, batch: int) -> dict[str, float]:
@@ -289,16 +238,6 @@ def chance(specs: Sequence[Target], reduction: str, drawn: Mapping[str, float]) 
         else:
             losses.append(drawn.get(spec.name, 1.0))  # 1 where it is standardised as it is drawn
     return sum(losses) if reduction == "sum" else sum(losses) / max(len(losses), 1)
-
-
-def no_up(settings: Settings) -> str:
-    """What to try where an angle cannot be told because there is none."""
-    if settings.method.relax != "rotation" or settings.method.pl_anchor != "none":
-        return ""
-    return (
-        "; images that have no up and down (from a microscope, from above) have no angle to tell: relax something else "
-        "(`prelax augmentations RUN` names it), or take method.name=simsiam"
-    )
 
 
 def ignores_pretext(metrics: Lines, settings: Settings) -> Finding | None:

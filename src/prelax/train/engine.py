@@ -368,9 +368,9 @@ class Engine:
             self.objective.network.load_state_dict(state["network"])
         except RuntimeError as error:
             first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
-            first = first.split('", "')[0].rstrip('".')  # it may go on to name every weight
+            first = first.split(', "')[0].rstrip(".")  # it may go on to name every weight
             raise PrelaxError(
-                f'the checkpoint is of another model than config.yaml says ({first}"): bring back the one or the other'
+                f"the checkpoint is of another model than config.yaml says ({first}): bring back the one or the other"
             ) from None
         except (TypeError, AttributeError):
             raise PrelaxError("the checkpoint holds no network") from None

@@ -17,18 +17,19 @@ from typing import Any
 
 import torch
 
-from prelax.config import DataSettings, Settings
+from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, ShardStore, bar, load, load_training
-from prelax.data.listing import scan
 from prelax.data.tars import remote
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
-from prelax.evaluate.doctor import calmer, collapse_limits, remedies
+from prelax.evaluate.doctor import collapse_limits
 from prelax.evaluate.labels import digests_of
+from prelax.evaluate.remedies import calmer, remedies
 from prelax.run import Run
 from prelax.train.devices import choose_device, start_compilers
 from prelax.train.engine import Engine
 from prelax.train.processes import Process, Unread, any_of, joined, wait_for_all
 from prelax.train.progress import Progress
+from prelax.train.refuse import check_apart, check_data
 from prelax.train.suit import estimate, suit, too_little_memory
 from prelax.train.watching import watcher, watching
 from prelax.whole import NoSpace, remove_leftovers
@@ -302,46 +303,10 @@ def as_found(settings: Settings, images: ImageSet | ShardSet) -> Settings:
     return settings.model_copy(update={"data": settings.data.model_copy(update=wanted)})
 
 
-def check_apart(out: Path, data: DataSettings) -> None:
-    """Refuses a run folder among the images: what lies in a run folder is not read as images."""
-    out = out.resolve()
-    for place in (data.root, data.test_root) if data.source == "folder" and out.is_dir() else ():
-        there = place.resolve() if place is not None else None
-        if out == there or (there in out.parents and scan(out).names):
-            raise PrelaxError(f"{out} holds images, and a run is a folder of its own; choose another --out")
-
-
 def let_go(run: Run) -> None:
     """A folder in which nothing was trained is no run: the same command, mended, may begin in it."""
     if not run.metrics() and not (run.path / "checkpoint.pt").exists():
         (run.path / "config.yaml").unlink(missing_ok=True)
-
-
-def check_data(run: Run, images: ImageSet | ShardSet) -> bool:
-    """Refuses to go on with other images than the run began with: their numbers decide every draw.
-
-    Gives whether the run has a record of them.
-    """
-    before = run.trained_on()
-    if (count := before.get("images")) is None:
-        return False
-    if count != len(images):
-        raise PrelaxError(
-            f"{run.path} was trained on {count} images and there are {len(images)} now: bring back those it began "
-            "with, or begin a new run"
-        )
-    if isinstance(images, ShardSet):
-        if before.get("shards") != images.digest or before.get("contents", images.contents) != images.contents:
-            raise PrelaxError(f"the shards are not those {run.path} began with; bring those back, or begin a new run")
-    else:
-        known = before.get("digest"), before.get("order")
-        for was, now, what in zip(known, digests_of(images), ("not those", "not in the order"), strict=True):
-            if was is not None and was != now:
-                raise PrelaxError(
-                    f"the images are {what} {run.path} began with: bring back what it had, or begin a new run; "
-                    "to go on with these all the same, remove its data.json"
-                )
-    return True
 
 
 def note_data(run: Run, images: ImageSet | ShardSet, recorded: bool = False) -> None:

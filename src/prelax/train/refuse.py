@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from torch import Tensor
 
-from prelax.config import Settings
+from prelax.config import DataSettings, Settings
 from prelax.data import ImageSet, ShardSet
+from prelax.data.listing import scan
 from prelax.errors import PrelaxError
+from prelax.evaluate.labels import digests_of
 from prelax.nets.backbones import asked_side, tried
+from prelax.run import Run
 from prelax.train.step import Objective
 from prelax.train.views import ViewMaker
 
@@ -70,3 +75,39 @@ def check_backbone(objective: Objective, channels: int, settings: Settings, make
                 f"backbone {name} gives {what} for two images, where 2 x {net.features} is asked: a vector for each, "
                 "as wide as its features says"
             )
+
+
+def check_apart(out: Path, data: DataSettings) -> None:
+    """Refuses a run folder among the images: what lies in a run folder is not read as images."""
+    out = out.resolve()
+    for place in (data.root, data.test_root) if data.source == "folder" and out.is_dir() else ():
+        there = place.resolve() if place is not None else None
+        if out == there or (there in out.parents and scan(out).names):
+            raise PrelaxError(f"{out} holds images, and a run is a folder of its own; choose another --out")
+
+
+def check_data(run: Run, images: ImageSet | ShardSet) -> bool:
+    """Refuses to go on with other images than the run began with: their numbers decide every draw.
+
+    Gives whether the run has a record of them.
+    """
+    before = run.trained_on()
+    if (count := before.get("images")) is None:
+        return False
+    if count != len(images):
+        raise PrelaxError(
+            f"{run.path} was trained on {count} images and there are {len(images)} now: bring back those it began "
+            "with, or begin a new run"
+        )
+    if isinstance(images, ShardSet):
+        if before.get("shards") != images.digest or before.get("contents", images.contents) != images.contents:
+            raise PrelaxError(f"the shards are not those {run.path} began with; bring those back, or begin a new run")
+    else:
+        known = before.get("digest"), before.get("order")
+        for was, now, what in zip(known, digests_of(images), ("not those", "not in the order"), strict=True):
+            if was is not None and was != now:
+                raise PrelaxError(
+                    f"the images are {what} {run.path} began with: bring back what it had, or begin a new run; "
+                    "to go on with these all the same, remove its data.json"
+                )
+    return True
