@@ -1,5 +1,6 @@
 """What an engine takes back, and what it refuses before a run folder is there."""
 
+import contextlib
 import copy
 import importlib
 import json
@@ -19,6 +20,7 @@ from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.nets.norm import ViewNorm2d, keeps_views_apart
 from prelax.run import Run
 from prelax.train import Engine, Process, choose_device, pretrain
+from prelax.train.devices import tf32
 from prelax.train.norms import synchronise
 from prelax.train.optim import load_optimizer, optimizer
 
@@ -130,6 +132,14 @@ def test_the_chosen_gpu_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     assert choose_device("cuda:2") == torch.device("cuda", 2)
     assert current == [2]
+
+
+def test_what_is_set_for_all_of_the_process_is_set_back() -> None:
+    before = torch.backends.cuda.matmul.allow_tf32
+    with contextlib.suppress(KeyError), tf32():
+        assert torch.backends.cuda.matmul.allow_tf32
+        raise KeyError
+    assert torch.backends.cuda.matmul.allow_tf32 == before
 
 
 # -- BatchNorm of other people's backbones -----------------------------------------------------------------------------
