@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -41,6 +41,19 @@ class Target:
         if self.kind == "binary":
             return column.to(torch.float32)
         return (column.to(torch.float32) - self.mean) / self.std
+
+    def difference(self) -> Target:
+        """The target that says how two draws of this one differ: a number, or the turn between two turns."""
+        return self if self.kind == "categorical" else replace(self, kind="continuous", classes=1)
+
+    def between(self, one: Tensor, two: Tensor) -> Tensor:
+        """How two draws differ, as the loss of ``difference`` wants it; ``one`` may hold several of each of ``two``.
+
+        >>> Target("rotation.turns", "categorical", classes=4).between(torch.tensor([0, 3]), torch.tensor([1, 1]))
+        tensor([3, 2])
+        """
+        apart = one - (two if len(one) == len(two) else two.repeat(len(one) // len(two)))
+        return apart % self.classes if self.kind == "categorical" else apart
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,9 @@ class MethodSettings(Section):
         "embedding", description="PL and RotPL read the residual of embeddings z (the paper's letter) or of features h"
     )
     std_reads: Literal["embedding", "backbone"] | None = Field(None, description="the same for PL; default pl_reads")
+    std_tells: Literal["view", "difference"] = Field(
+        "view", description="PL predicts what was drawn for view 1 (the letter), or how that differs from view 2's"
+    )
     similarity: Literal["both", "one-way"] = Field("both", description="one-way (x2 > x1) is the paper's letter")
     pl_reduction: Literal["sum", "mean"] = Field("mean", description="over the targets of one PL")
     loss_scale: float | None = Field(

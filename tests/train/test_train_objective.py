@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from prelax.config import Settings, merge, validate
+from prelax.errors import PrelaxError
 from prelax.objectives import METHODS, Method, Term, ViewSpec, sim
 from prelax.record import Target
 from prelax.train import Objective
@@ -140,6 +141,21 @@ def test_augself_reads_the_difference_of_two_draws_off_both_features() -> None:
     loss, seen = net(given)
     assert seen["loss/augself"].item() == pytest.approx(wanted, rel=1e-5)
     assert loss.item() == pytest.approx((2 * seen["loss/sim"].item() + 0.3 * wanted) / 4, rel=1e-5)
+
+
+@pytest.mark.parametrize("reads", ["embedding", "backbone"])
+def test_a_residual_tells_how_two_draws_differ_if_asked(reads: str) -> None:
+    net = objective(name="prelax-std", gamma=0.3, std_tells="difference", std_reads=reads)
+    given = views(2)
+    h = net.features(net.network.online, given.images)
+    z = net.network.online.projector(h)
+    r = h[0] - h[1] if reads == "backbone" else z[0] - z[1]
+    said = net.network.heads["pl"](r).detach().double().numpy()  # B x 2
+    one, two = (np.stack([drawn[spec.name].numpy() for spec in SPECS], axis=1) for drawn in given.targets)
+    wanted = ((said - (one - two)) ** 2).mean(0).mean()
+    assert net(given)[1]["loss/pl"].item() == pytest.approx(wanted, rel=1e-4)
+    with pytest.raises(PrelaxError, match=r"asks of two views: set method\.std_anchor=other"):
+        objective(name="prelax-std", std_tells="difference", std_anchor="none")
 
 
 def test_augself_names_the_turn_between_two_turned_views() -> None:

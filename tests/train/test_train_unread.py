@@ -22,6 +22,7 @@ OTHERWISE: dict[str, object] = {
     "pl_anchor": "other",
     "std_anchor": "none",
     "std_reads": "backbone",
+    "std_tells": "difference",
     "similarity": "one-way",
     "pl_reduction": "sum",
     "temperature": 0.2,

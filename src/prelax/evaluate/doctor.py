@@ -307,8 +307,12 @@ def _heads(settings: Settings) -> list[tuple[str, Sequence[Target], dict[str, fl
         replace(spec, classes=min(spec.classes, len(fixed))) if fixed and spec.kind == "categorical" else spec
         for spec in maker.relaxed_specs
     ]
+    told, ways = maker.specs, drawn_as(maker.specs, record)
+    if settings.method.std_tells == "difference":  # of two draws: twice the variance of one
+        ways = {s.name: 2 * (w * (1 - w) if s.kind == "binary" else w) for s in told if (w := ways.get(s.name))}
+        told = tuple(spec.difference() for spec in told)
     return [
-        ("loss/pl", maker.specs, drawn_as(maker.specs, record)),
+        ("loss/pl", told, ways),
         ("loss/rotpl", asked, drawn_as(asked, relaxed)),
     ]
 

@@ -358,6 +358,7 @@ def unread(settings: MethodSettings) -> set[str]:
         "std_anchor": "pl" in kinds,
         "pl_reads": "relaxpl" in kinds or ("pl" in kinds and settings.std_reads is None),
         "std_reads": "pl" in kinds,
+        "std_tells": "pl" in kinds,
         "similarity": any(term.constraint for term in terms),
         "pl_reduction": not kinds.isdisjoint(("pl", "relaxpl", "predict", "compare")),
         "temperature": base == "simclr",

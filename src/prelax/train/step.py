@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from prelax.collectives import grouped, sum_over_processes, world_size
 from prelax.config import Settings
+from prelax.errors import PrelaxError
 from prelax.nets import Encoder, Network
 from prelax.objectives import PretextLoss, Term, base_of, looc, loss_scale, margin, method, nt_xent, r2s, sim, terms_of
 from prelax.objectives.methods import coefficient
@@ -63,14 +64,17 @@ class Objective(nn.Module):
         self.apart = 1 if all(view.fixed is not None for view in self.views) else self.full
         self.base = base_of(settings.method)
         self.terms = [term for term in terms_of(settings.method) if term.weight(settings.method) > 0]
+        told = any(term.kind == "pl" for term in self.terms) and settings.method.std_tells == "difference"
+        if told and settings.method.std_anchor == "none":
+            raise PrelaxError("method.std_tells=difference asks of two views: set method.std_anchor=other with it")
         self.scale = loss_scale(settings.method)
         self.share: Tensor  # what is left of the pretexts' weights; the engine writes it
         self.register_buffer("share", torch.ones(()), persistent=False)
         reduction = settings.method.pl_reduction
-        differences = [_difference(spec) for spec in specs]
+        differences = [spec.difference() for spec in specs]
         label = [Target("label", "categorical", classes=max(classes, 1))]
         asked = {
-            "pl": specs,
+            "pl": specs if settings.method.std_tells == "view" else differences,
             "relaxpl": relaxed_specs,
             "predict": relaxed_specs,
             "compare": differences,
@@ -247,7 +251,11 @@ class Objective(nn.Module):
                 j = {"same": term.views[1], "other": 2, "none": None}[self.settings.pl_anchor]
             r = read[i - 1] if j is None else self.residual(read, i, j)
             told = drawn if term.kind == "pl" else relaxed
-            return loss(head(r), joined([told[n - 1] for n in (self.copies if i in self.copies else (i,))], loss.specs))
+            wanted = joined([told[n - 1] for n in (self.copies if i in self.copies else (i,))], loss.specs)
+            if term.kind == "pl" and self.settings.std_tells == "difference":
+                assert j is not None  # it was refused
+                wanted = {spec.name: spec.between(wanted[spec.name], drawn[j - 1][spec.name]) for spec in loss.specs}
+            return loss(head(r), wanted)
         if term.kind == "predict":
             return loss(
                 head(torch.cat([h[view - 1] for view in term.views])),
@@ -258,7 +266,7 @@ class Objective(nn.Module):
             return loss(head(h[i - 1]), {"label": labels})
         assert term.kind == "compare", term.kind
         j = term.views[1]
-        between = {spec.name: _between(spec, drawn[i - 1], drawn[j - 1]) for spec in loss.specs}
+        between = {spec.name: spec.between(drawn[i - 1][spec.name], drawn[j - 1][spec.name]) for spec in loss.specs}
         return loss(head(torch.cat([h[i - 1], h[j - 1]], dim=-1)), between)
 
     @torch.no_grad()
@@ -291,14 +299,3 @@ def spread(unit: Tensor) -> Tensor:
     count = world_size() * len(unit)
     mean, square = sum_over_processes(torch.stack([unit.sum(0), unit.square().sum(0)])) / count
     return ((square - mean.square()).clamp_min(0.0) * (count / max(count - 1, 1))).sqrt().mean()
-
-
-def _difference(spec: Target) -> Target:
-    """What AugSelf predicts of a target: the difference of two draws, as a number; of turns, the turn between them."""
-    return spec if spec.kind == "categorical" else replace(spec, kind="continuous", classes=1)
-
-
-def _between(spec: Target, one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> Tensor:
-    """The difference of two draws of a target, as its loss wants it."""
-    apart = one[spec.name] - two[spec.name]
-    return apart % spec.classes if spec.kind == "categorical" else apart
