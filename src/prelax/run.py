@@ -15,7 +15,6 @@ import contextlib
 import datetime
 import fcntl
 import json
-import math
 import os
 import platform
 import shlex
@@ -34,7 +33,7 @@ from torch import Tensor
 import prelax
 from prelax.config import FOUND, SUITED, Section, Settings, keys, left_open, to_yaml, validate
 from prelax.errors import PrelaxError, PrelaxWarning, first_line, readable
-from prelax.whole import Unwritable, replacing, writing
+from prelax.whole import Unwritable, numeric, replacing, writing
 
 FORMAT = 1  # of the folder; a newer one is refused
 
@@ -253,9 +252,6 @@ class Run:
         except Unwritable as error:
             warnings.warn(f"not kept: {error.said}", PrelaxWarning, stacklevel=3)
 
-    def has_checkpoint(self) -> bool:
-        return (self.path / "checkpoint.pt").exists()
-
     def evals(self) -> dict[str, dict[str, Any]]:
         """Every evaluation by file name."""
         found = {}
@@ -379,11 +375,6 @@ def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
     if not isinstance(state, dict):
         raise PrelaxError(f"{path} is not a prelax checkpoint")
     return state
-
-
-def numeric(value: Any) -> Any:
-    """A value as strict JSON has it: None for a number that is none."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def now() -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from prelax.errors import PrelaxError
 
@@ -109,3 +111,8 @@ def writing(target: Path) -> Iterator[None]:
         if FULL.search(str(error)):
             raise NoSpace(target) from None
         raise
+
+
+def numeric(value: Any) -> Any:
+    """A value as strict JSON has it: None for a number that is none."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

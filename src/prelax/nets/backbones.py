@@ -97,7 +97,7 @@ def channels_last(net: nn.Module) -> None:
     """Lays the weights of convolutions over images out as those images are; weights of five dimensions stay."""
     for tensor in (*net.parameters(), *net.buffers()):
         if tensor.ndim == 4:
-            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)  # of 1 x 1 kernels the strides as well
 
 
 def _resnet(name: str, channels: int, small: bool) -> nn.Module:

@@ -25,7 +25,7 @@ def normalise_views(x: Tensor, norm: nn.modules.batchnorm._BatchNorm, borrow: Se
         borrow: for each view, the view whose statistics it is normalised by; its own by default.
     """
     dims = [1, *range(3, x.ndim)]
-    mean, var, count = _moments(x, dims, norm.running_mean)  # V x C
+    mean, var, count = _moments(x, dims)  # V x C
     if norm.track_running_stats:
         _track(norm, mean, var, count)
     if borrow is not None:
@@ -40,20 +40,18 @@ def normalise_views(x: Tensor, norm: nn.modules.batchnorm._BatchNorm, borrow: Se
     return (x.to(scale.dtype) * scale.view(shape) + shift.view(shape)).to(x.dtype)
 
 
-def _moments(x: Tensor, dims: list[int], near: Tensor | None) -> tuple[Tensor, Tensor, int]:
+def _moments(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor, int]:
     """Mean and (biased) variance per view and channel in float32 or better, and over how many values.
 
-    ``near`` is not far from the mean and the same in all processes (running averages): sums of squares that are taken
-    from there lose no digits to a mean that is large beside the deviation.
+    Several processes take both in one pass, which loses digits where the mean is hundreds of deviations. (Taken from
+    the running averages it would lose none, but those change in place before backward reads them.)
     """
     wide = x.to(torch.float32) if x.dtype in (torch.bfloat16, torch.float16) else x
     count = x.numel() // (x.shape[0] * x.shape[2])
     if grouped():
         count *= world_size()
-        origin = torch.zeros(x.shape[2], device=x.device, dtype=wide.dtype) if near is None else near.to(wide.dtype)
-        wide = wide - origin.view(-1, *([1] * (x.ndim - 3)))
         mean, square = sum_over_processes(torch.stack([wide.sum(dims), wide.square().sum(dims)])) / count
-        return mean + origin, (square - mean.square()).clamp_min(0.0), count
+        return mean, (square - mean.square()).clamp_min(0.0), count
     if wide is not x:  # half precision carries fewer digits than the one-pass formula loses, and one pass is faster
         mean = wide.mean(dims)
         return mean, (wide.square().mean(dims) - mean.square()).clamp_min(0.0), count
@@ -158,7 +156,7 @@ class ViewNorm2d(nn.BatchNorm2d):
             y = normalise_views(x.unflatten(0, (self.views, -1)), self).flatten(0, 1)
         else:
             with torch.no_grad():
-                mean, var, count = _moments(x.unflatten(0, (self.views, -1)), [1, 3, 4], self.running_mean)
+                mean, var, count = _moments(x.unflatten(0, (self.views, -1)), [1, 3, 4])
                 if self.track_running_stats:
                     _track(self, mean, var, count)
             rstd = torch.rsqrt(var + self.eps)

@@ -8,7 +8,6 @@ is read back once an epoch. On the CPU the same step runs plainly.
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 import warnings
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from prelax.train.devices import in_bfloat16
 from prelax.train.norms import synchronise
 from prelax.train.optim import load_optimizer, optimizer, schedules
 from prelax.train.processes import Process, any_of, next_of_all, wrapped
+from prelax.train.rank import effective_rank
 from prelax.train.refuse import batch_of, check_backbone, check_labels
 from prelax.train.step import Objective
 from prelax.train.views import ViewMaker
@@ -387,22 +387,6 @@ class Engine:
     def _own(self, sums: Tensor) -> Tensor:
         """This process's part of a sum; their mean where there were more processes, or fewer."""
         return (sums[self.process.rank] if len(sums) == self.process.world else sums.mean()).clone()
-
-
-def effective_rank(z: Tensor) -> float:
-    """Over how many directions embeddings spread: exp of the entropy of their covariance's spectrum.
-
-    >>> round(effective_rank(torch.eye(4)), 3)  # centred, four points span three directions
-    3.0
-    """
-    z = z.double() - z.double().mean(dim=0)
-    gram = z @ z.T if z.shape[0] <= z.shape[1] else z.T @ z
-    if not torch.isfinite(gram).all():
-        return math.nan
-    values = torch.linalg.eigvalsh(gram).clamp_min(0)
-    share = values / values.sum().clamp_min(1e-300)
-    share = share[share > 0]
-    return float(torch.exp(-(share * share.log()).sum()))
 
 
 def tell_uncompiled(problem: str) -> None:

@@ -215,7 +215,9 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
                 watch(line)
                 bar.epoch(line)
             if problem is not None:
-                kept = f" The last good checkpoint in {run.path} stays." if run.has_checkpoint() else ""
+                kept = (
+                    f" The last good checkpoint in {run.path} stays." if (run.path / "checkpoint.pt").exists() else ""
+                )
                 raise PrelaxError(f"stopped after epoch {epoch}: {problem}{kept}")
             if any_of(process, interrupted()) and epoch < epochs:
                 save(run, engine, epoch, 0)
