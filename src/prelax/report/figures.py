@@ -228,7 +228,7 @@ def draw_retrieval(
                 if pictures:
                     place = (left + 0.06, left + 0.94, row + 0.94, row + 0.06)
                     axes.imshow(rgb(test.images[other : other + 1])[0], extent=place, interpolation="nearest")
-                elif labels[other] >= 0:
+                elif column and labels[other] >= 0:  # the query's stands beside it
                     axes.text(
                         left + 0.5, row + 0.5, test.classes[labels[other]][:4], ha="center", va="center", fontsize=3
                     )
@@ -239,7 +239,8 @@ def draw_retrieval(
             if labels[query] >= 0:
                 axes.text(-0.15, row + 0.5, called[row][:12], ha="right", va="center", fontsize=6)
                 axes.text(len(shown) + 0.65, row + 0.5, f"{right}", ha="left", va="center", fontsize=6)
-        axes.text(0.5, -0.25, "query", ha="center", va="bottom", fontsize=6)
+        where, side = (0.5, "center") if pictures else (-0.15, "right")
+        axes.text(where, -0.25, "query", ha=side, va="bottom", fontsize=6)
         axes.text(1.5 + near.shape[1] / 2, -0.25, f"{near.shape[1]} nearest", ha="center", va="bottom", fontsize=6)
         axes.set_xlim(-beside, across - beside)
         axes.set_ylim(len(asked) + 0.05, -0.3)
