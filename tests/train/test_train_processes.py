@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.multiprocessing import spawn
 
 from prelax.config import resolve
 from prelax.errors import PrelaxError
@@ -195,3 +196,18 @@ def test_more_processes_than_gpus_are_refused_with_the_number_there_is(monkeypat
         monkeypatch.setenv(name, value)
     with pytest.raises(PrelaxError, match=r"4 processes .* and 2 CUDA device.*--nproc-per-node 2\)"), joined("auto"):
         pass
+
+
+def trained_in_a_group(rank: int, meeting: Path, out: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    pretrain(resolve("digits/prelax-all", [*COMMON, "train.epochs=1"]), out, progress=False)
+    dist.destroy_process_group()
+
+
+def test_a_group_that_a_script_has_made_itself_trains_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    spawn(trained_in_a_group, (tmp_path / "meeting", tmp_path / "two"), nprocs=2)
+    one = pretrain(resolve("digits/prelax-all", [*COMMON, "train.epochs=1"]), tmp_path / "one", progress=False)
+    (a,), (b,) = one.metrics(), Run.open(tmp_path / "two").metrics()
+    assert a["loss"] == pytest.approx(b["loss"], abs=1e-4)

@@ -117,16 +117,20 @@ def _number(name: str, otherwise: int) -> int:
 
 @contextlib.contextmanager
 def joined(device: str = "auto") -> Iterator[Process]:
-    """This process, joined to the others torchrun started (``torchrun --nproc-per-node N -m prelax pretrain ...``)."""
+    """This process, joined to the others torchrun started (``torchrun --nproc-per-node N -m prelax pretrain ...``).
+
+    A group that is there already (``torch.multiprocessing.spawn``, Ray, a script of one's own) is the one that counts.
+    """
+    cuda, again = device != "cpu" and torch.cuda.is_available(), _number("TORCHELASTIC_RESTART_COUNT", 0) > 0
+    if dist.is_initialized():  # whoever did it need not have said in the environment which card is whose
+        local = _number("LOCAL_RANK", torch.cuda.current_device() if cuda else 0)
+        yield Process(dist.get_rank(), dist.get_world_size(), local, again)
+        return
     world = _number("WORLD_SIZE", 1)
     if world == 1:
-        yield Process(again=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0)
+        yield Process(again=again)
         return
     local = _number("LOCAL_RANK", 0)
-    if dist.is_initialized():
-        yield Process(dist.get_rank(), world, local)
-        return
-    cuda = device != "cpu" and torch.cuda.is_available()
     if cuda:
         devices = torch.cuda.device_count()
         if local >= devices:
