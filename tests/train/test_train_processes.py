@@ -82,7 +82,7 @@ class Net(nn.Sequential):
 
     def __init__(self, channels):
         flat = [nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 16), nn.BatchNorm1d(16)]
-        super().__init__(nn.Conv2d(channels, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU(), *flat)
+        super().__init__(nn.Conv2d(channels, 8, 3, 2), nn.BatchNorm2d(8, momentum=None), nn.ReLU(), *flat)
         self[2].head = nn.Linear(16, 10)  # of another task, and not called
 """
 

@@ -140,7 +140,7 @@ class Engine:
         if left and self.process.writes:
             names = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if left[3:] else "")
             said = f"BatchNorm {names} of {self.settings.model.backbone} takes its statistics in each process alone"
-            use = "for the losses of one process use nn.BatchNorm1d, 2d or 3d with a momentum"
+            use = "for the losses of one process use nn.BatchNorm1d, 2d or 3d"
             warnings.warn(f"{said}; {use}", PrelaxWarning, stacklevel=4)
         return left
 

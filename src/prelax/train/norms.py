@@ -57,7 +57,7 @@ def synchronise(network: nn.Module) -> list[str]:
     for name, layer in network.named_modules():
         if not isinstance(layer, _BatchNorm) or isinstance(layer, ViewNorm2d | _OverProcesses | nn.SyncBatchNorm):
             continue
-        if type(layer) in kinds and layer.momentum is not None:  # None: an average over all steps, which is not kept
+        if type(layer) in kinds:
             layer.__class__ = kinds[type(layer)]
         else:
             left.append(name)
