@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -160,3 +161,8 @@ def test_draws_trace_into_one_graph(epoch: int) -> None:
     traced = torch.compile(columns, fullgraph=True, backend="eager")
     expected = Draws(4, 6).at("epoch", epoch).uniform("x", n=2)
     assert torch.equal(traced(torch.tensor(4), torch.tensor(epoch)), expected)
+
+
+def test_a_seed_may_be_an_integer_of_numpys() -> None:
+    wanted = Draws.of(7, 4, "cpu").uniform("x")
+    assert torch.equal(Draws.of(np.int64(7), 4, "cpu").uniform("x"), wanted)  # type: ignore[arg-type]

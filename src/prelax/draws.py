@@ -86,8 +86,8 @@ class Draws:
         """What a caller passed as ``generator``, as draws: draws themselves, a torch generator, a seed, or nothing."""
         if isinstance(source, Draws):
             return source
-        if isinstance(source, int):
-            return cls(source, rows, device)
+        if source is not None and not isinstance(source, torch.Generator):  # an int, of NumPy's too
+            return cls(int(source), rows, device)
         where = source.device if source is not None else torch.device(device)
         key = torch.randint(-(1 << 62), 1 << 62, (), generator=source, device=where)
         return cls(key.to(device, non_blocking=True), rows, device)

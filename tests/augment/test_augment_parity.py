@@ -9,7 +9,20 @@ from hypothesis import strategies as st
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
-from prelax.augment import Blur, Crop, Erase, Flip, FreeRotation, Grey, Invert, Jitter, Normalise, QuarterTurn, Solarise
+from prelax.augment import (
+    Blur,
+    Crop,
+    Erase,
+    Flip,
+    FreeRotation,
+    Grey,
+    Invert,
+    Jitter,
+    Normalise,
+    Pipeline,
+    QuarterTurn,
+    Solarise,
+)
 from prelax.augment.jittering import _by_slots
 from prelax.draws import Draws
 
@@ -178,3 +191,8 @@ def test_the_taps_used_when_compiled_are_the_products_used_when_not(
     flip = torch.arange(32) % 2 == 0
     traced = torch.compile(crop.transform, fullgraph=True, backend="eager")(images, box, flip_x=flip)
     torch.testing.assert_close(traced, crop.transform(images, box, flip_x=flip), atol=1e-5, rtol=0)
+
+
+def test_of_no_images_there_are_no_views() -> None:
+    none = torch.empty(0, 3, 40, 40, dtype=torch.uint8)
+    assert Pipeline([Crop(32), Flip(), Blur()])(none, 0).images.shape == (0, 3, 32, 32)

@@ -33,7 +33,7 @@ def separable(images: Tensor, wy: Tensor, wx: Tensor) -> Tensor:
     batch, channels, height, width = images.shape
     with torch.autocast(images.device.type, enabled=False), _full_precision(images.device):
         rows = torch.bmm(images.reshape(batch, channels * height, width), wx.transpose(1, 2))  # B x CH x w
-        rows = rows.view(batch, channels, height, -1)
+        rows = rows.view(batch, channels, height, wx.shape[1])
         if channels > 4:
             return torch.matmul(wy[:, None], rows)  # B x C x h x w
         # For few channels a product each is faster than copying the weights to all of them.
