@@ -158,3 +158,16 @@ def test_how_far_features_move_is_told_of_augmentations_that_are_done(run, monke
     moved(loaded, torch.zeros(2, 1, 16, 16, dtype=torch.uint8), 0)
     flips = [op for op in asked if op.name == "flip"]
     assert [op.p for op in flips] == [1.0]
+
+
+def test_images_of_another_size_are_seen_in_views_of_the_trained_one(run):
+    loaded = load(run.path)
+    sides = []
+    watch = loaded.backbone.register_forward_pre_hook(lambda net, given: sides.append(given[0].shape[-1]))
+    encoder = loaded.encoder()
+    encoder.backbone.register_forward_pre_hook(lambda net, given: sides.append(given[0].shape[-1]))
+    larger = torch.randint(0, 256, (6, 1, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    ask(loaded, encoder, larger, seed=0)
+    moved(loaded, larger, seed=0)
+    watch.remove()
+    assert set(sides) == {loaded.size} == {16}

@@ -55,7 +55,7 @@ class Asked:
 @torch.no_grad()
 def ask(loaded: Loaded, encoder: nn.Module, images: Tensor, seed: int) -> Asked:
     """Residuals and features of three views of every image, with what was drawn."""
-    maker = views_of(loaded.settings, loaded.channels, images.shape[-1])
+    maker = views_as_trained(loaded)
     pipelines = maker.pipelines
     relax = relaxed_operation(loaded, maker)
     unit = loaded.settings.method.residual == "normalised"
@@ -96,6 +96,11 @@ def ask_often(loaded: Loaded, encoder: nn.Module, images: Tensor, seed: int, row
         for which in ("drawn", "relaxed")
     )
     return Asked(**whole, drawn=drawn, relaxed=relaxed)
+
+
+def views_as_trained(loaded: Loaded) -> ViewMaker:
+    """What made the run's views: they are of the size its backbone takes, whatever that of the images looked at."""
+    return views_of(loaded.settings, loaded.channels, loaded.size)
 
 
 def relaxed_operation(loaded: Loaded, maker: ViewMaker) -> augment.Operation:
@@ -193,7 +198,7 @@ def moved(loaded: Loaded, images: Tensor, seed: int) -> dict[str, float]:
 
     ``other images`` is the cosine between different images, what total forgetting would look like.
     """
-    maker = views_of(loaded.settings, loaded.channels, images.shape[-1])
+    maker = views_as_trained(loaded)
     pipeline = maker.pipelines[1]
     drawn = [op for op in pipeline.ops if not isinstance(op, augment.Normalise)]
     plain = extract(loaded.backbone, images, loaded.preprocess, device=loaded.device)
@@ -226,7 +231,7 @@ def probe_residual(
     # Seeds of the two splits are never the same, whatever seed is asked for.
     asked = {split: ask_often(loaded, encoder, sets[split], 2 * seed + turn) for turn, split in enumerate(sets)}
     images_fitted = len(sets["train"])
-    maker = views_of(loaded.settings, loaded.channels, sets["train"].shape[-1])
+    maker = views_as_trained(loaded)
     specs, relaxed = maker.pipelines[1].specs, relaxed_operation(loaded, maker).targets
     targets = tell(asked["train"], asked["test"], specs, relaxed, "r", images_fitted)
     random = random_encoder(loaded, sets["train"], seed)
