@@ -57,7 +57,10 @@ def test_the_runs_own_folder_by_another_path_is_not_another_dataset(tmp_path, mo
 def test_a_named_dataset_is_not_looked_for_among_the_photos_of_a_run():
     own = DataSettings(source="folder", root=Path("photos"), image_size=32)
     assert dataset("cifar10", own, 3).root is None
-    assert dataset("cifar100", DataSettings(source="cifar10", root=Path("data")), 3).root == Path("data")
+    few = DataSettings(source="cifar10", root=Path("data"), limit=64)
+    other = dataset("cifar100", few, 3)
+    assert (other.root, other.limit, other.channels) == (Path("data"), None, 3)  # the run's few images are not theirs
+    assert dataset("cifar10", few, 3) == few
 
 
 def test_a_knn_figure_by_another_rule_is_not_one_of_today():

@@ -128,12 +128,11 @@ def dataset(run: Any, on: str | None, root: Path | None) -> DataSettings | None:
         raise PrelaxError(f"--on {on} is a folder of images by itself: leave --root out")
     channels = channels_of(run.settings, run.load_backbone(), str(run.path))
     found = named(on or own.source, own, channels)
-    if found is None or (found == own and root in (None, own.root)):
+    if found is None or root in (None, own.root):
         return found
-    other: dict[str, Any] = {"channels": channels, "limit": None}
-    if root is not None and root != own.root:  # how the run's own folder is split and labelled is not said of another
-        other |= {"root": root, "test_root": None, "labels": None, "test_fraction": DataSettings().test_fraction}
-    return found.model_copy(update=other)
+    # How the run's own folder is split and labelled is not said of another.
+    other = {"root": root, "test_root": None, "labels": None, "test_fraction": DataSettings().test_fraction}
+    return found.model_copy(update=other | {"channels": channels, "limit": None})
 
 
 def whole(run: Any) -> DataSettings:

@@ -159,9 +159,9 @@ def dataset(on: DataSettings | str | None, own: DataSettings, channels: int) -> 
     if on in SOURCES:
         if on == own.source:
             return own
-        size = image_size_on(on, own)
-        other = own.model_copy(update={"source": on, "image_size": size, "test_root": None, "labels": None})
-        return other.model_copy(update={"root": None}) if own.source == "folder" else other
+        other = {"source": on, "image_size": image_size_on(on, own), "channels": channels}
+        other |= dict.fromkeys(("test_root", "labels", "limit", *(("root",) if own.source == "folder" else ())))
+        return own.model_copy(update=other)
     if Path(on).is_dir():
         return DataSettings(source="folder", root=Path(on), image_size=own.image_size, channels=channels)
     raise PrelaxError(f"no dataset {on!r}, and no folder of that name{nearest(on, SOURCES)}")
