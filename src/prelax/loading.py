@@ -17,7 +17,8 @@ from prelax.config import MethodSettings, Settings, validate
 from prelax.errors import PrelaxError, first_line
 from prelax.nets import Encoder, backbone, projector
 from prelax.nets.heads import MLP
-from prelax.objectives.methods import Method, coefficient, method, terms_of
+from prelax.objectives import Method, method, terms_of
+from prelax.objectives.parts import coefficient
 from prelax.preprocess import Preprocess, as_stored, check_images
 from prelax.run import Run, now, plain
 from prelax.whole import replacing, write_whole, writing

@@ -169,6 +169,10 @@ def test_a_method_of_ones_own_is_imported_by_name(tmp_path: Path, monkeypatch: p
         (lambda: Term("sim", "sim", (1, 2), coefficient="betta"), "no coefficient 'betta'; did you mean beta"),
         (lambda: Term("sim", "sim", (1, 4)), "names view 4; views are 1 to 2"),
         (lambda: Term("turn", "relaxpl", (2, 1)), "view 2, which is not relaxed"),
+        (lambda: Term("sim", "sim", (1, 2), coefficient="relax"), "no coefficient 'relax'"),
+        (lambda: Term("sim", "sim", (1, 2), coefficient="loss_scale"), "no coefficient 'loss_scale'"),
+        (lambda: Term("a.b", "pl", (1, 2)), "without dots"),
+        (lambda: Term("half", "pl", (1, 2)), "torch takes no head of that name"),
     ],
 )
 def test_a_line_that_cannot_be_computed_is_refused_where_it_is_written(term: Callable[[], Term], says: str) -> None:
@@ -186,6 +190,31 @@ def test_a_small_view_that_is_not_read_alone_is_refused() -> None:
     with pytest.raises(PrelaxError, match="term crops names view 4: all small views are read as view 3"):
         Method("", "", small, (Term("crops", "sim", (4, 2)),))
     Method("", "", small, (Term("crops", "sim", (3, 2)), Term("turn", "predict", (4,))))  # features are read one by one
+
+
+@pytest.mark.parametrize("kind", ["sim", "margin", "pl", "relaxpl"])
+def test_small_views_are_read_and_nothing_is_held_against_them(kind: str) -> None:
+    views = (ViewSpec(1, relaxed=True), ViewSpec(2), *(ViewSpec(n, relaxed=True, small=True) for n in (3, 4)))
+    Method("", "", views, (Term("copies", kind, (3, 2)),))
+    with pytest.raises(PrelaxError, match="held against view 3, which is small"):
+        Method("", "", views, (Term("copies", kind, (1, 3)),))
+    with pytest.raises(PrelaxError, match="held against view 3, which is small"):  # method.similarity=both turns it
+        Method("", "", views, (Term("copies", kind, (3, 2), constraint=True),))
+
+
+def test_views_that_cannot_be_made_are_refused() -> None:
+    sim = (Term("sim", "sim", (1, 2)),)
+    for one in (ViewSpec(1, small=True), ViewSpec(1, relaxed=True, shares=("relax",))):
+        with pytest.raises(PrelaxError, match="view 1 is there, of full size"):
+            Method("", "", (one, ViewSpec(2, small=True)), sim)
+    with pytest.raises(PrelaxError, match="view 2 shares what relaxed view 1, which is not relaxed"):
+        Method("", "", (ViewSpec(1), ViewSpec(2, relaxed=True, shares=("relax",))), sim)
+
+
+def test_terms_of_two_kinds_do_not_share_a_name() -> None:
+    told = (Term("angle", "relaxpl", (1, 2)), Term("angle", "predict", (1,)))
+    with pytest.raises(PrelaxError, match="terms of two kinds are called angle"):
+        Method("", "", (ViewSpec(1, relaxed=True), ViewSpec(2)), told)
 
 
 def test_a_base_that_there_is_not_is_refused() -> None:

@@ -317,6 +317,23 @@ def test_pl_reads_the_residual_of_the_views_that_its_term_names(
     torch.testing.assert_close(read[0], z[pair[0] - 1] - z[pair[1] - 1])
 
 
+def test_a_term_that_repels_counts_and_a_line_without_any_weight_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, factor in (("repels", -0.5), ("idle", 0.0)):
+        line = Method("", "", (ViewSpec(1), ViewSpec(2)), (Term("sim", "sim", (1, 2), factor=factor),))
+        monkeypatch.setitem(METHODS, name, line)
+    _, seen = objective(name="repels")(views(2))
+    assert seen["loss"].item() == pytest.approx(-0.5 * 0.25 * seen["loss/sim"].item())
+    with pytest.raises(PrelaxError, match="idle has no term of any weight"):
+        objective(name="idle")
+
+
+def test_another_view_to_read_against_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Method("", "", (ViewSpec(1, relaxed=True),), (Term("rotpl", "relaxpl", (1, 1)),))
+    monkeypatch.setitem(METHODS, "one-view", line)
+    with pytest.raises(PrelaxError, match=r"method\.pl_anchor=other reads against view 2"):
+        objective(name="one-view", pl_anchor="other")
+
+
 def test_the_angle_may_be_read_against_the_other_view() -> None:
     assert reached(name="r3s+rotpl", gamma=1.0, pl_anchor="other", residual_gradient="detach-in-g") == [
         False,

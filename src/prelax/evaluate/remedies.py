@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from prelax.config import Settings
 from prelax.objectives import terms_of
-from prelax.objectives.methods import coefficient
+from prelax.objectives.parts import coefficient
 
 
 def gentler(settings: Settings) -> str:
@@ -43,7 +43,7 @@ def gamma2(settings: Settings) -> str:
 def remedies(settings: Settings) -> str:
     """What to try against a collapse, of what has not been tried."""
     asked = settings.method
-    terms = [term for term in terms_of(asked) if term.weight(asked) > 0]
+    terms = [term for term in terms_of(asked) if term.weight(asked)]
     told = [gentler(settings)]
     gammas = {"gamma": "gamma", "gamma2": gamma2(settings)}
     lower = dict.fromkeys(gammas[term.coefficient] for term in terms if term.coefficient in gammas)

@@ -16,105 +16,12 @@ A view is (draw, relaxed): views of one draw share all of its record; a relaxed 
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass, replace
-from typing import get_args
+from dataclasses import replace
 
 from prelax.config import MethodSettings, nearest
 from prelax.errors import PrelaxError
+from prelax.objectives.parts import Method, Term, ViewSpec, coefficient
 from prelax.own import find_own
-
-# The kinds of terms and how many views each names; of OPEN ones that many or more.
-KINDS = {
-    "sim": 2,
-    "margin": 2,
-    "relax": 3,
-    "pl": 2,
-    "relaxpl": 2,
-    "predict": 1,
-    "compare": 2,
-    "classify": 1,
-    "looc": 3,
-}
-OPEN = ("predict", "looc")
-ALL_SMALL = ("sim", "margin", "relax", "pl", "relaxpl")  # they read all small views under the number of the first
-BASES = get_args(MethodSettings.model_fields["base"].annotation)
-
-
-@dataclass(frozen=True)
-class ViewSpec:
-    """One view: which draw of the pipeline it shows, and whether the relaxed augmentation is on top of it.
-
-    ``fixed`` gives the relaxed augmentation a value of its k-way target instead of a draw (quarter turns): such views
-    are copies of one, and BatchNorm takes them together (alone, a copy would have its own turn normalised away).
-    ``shares`` names operations whose parameters are view 1's (``relax`` for the relaxed one). ``small``: of
-    ``augment.small_size`` pixels, a crop of its own or, where a full view has the same draw, that view made smaller;
-    small views come last, and a term that reads the embedding of the first of them reads those of all.
-    """
-
-    draw: int
-    relaxed: bool = False
-    fixed: int | None = None
-    shares: tuple[str, ...] = ()
-    small: bool = False
-
-
-@dataclass(frozen=True)
-class Term:
-    """A weighted term. ``weight`` is a factor times a coefficient of ``MethodSettings`` (or 1)."""
-
-    name: str
-    kind: str
-    views: tuple[int, ...]
-    factor: float = 1.0
-    coefficient: str | None = None
-    alpha: str = "alpha"
-    constraint: bool = False  # the paper's similarity constraint, which `method.similarity=both` doubles
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise PrelaxError(f"term {self.name}: no kind {self.kind!r}{nearest(self.kind, KINDS)}")
-        least, given = KINDS[self.kind], len(self.views)
-        if given < least or (given > least and self.kind not in OPEN):
-            more = " or more" if self.kind in OPEN else ""
-            raise PrelaxError(f"term {self.name}: {self.kind} names {least}{more} view(s), not {self.views}")
-        for name in (self.alpha, self.coefficient):
-            if name is not None and name not in MethodSettings.model_fields:
-                said = nearest(name, MethodSettings.model_fields)
-                raise PrelaxError(f"term {self.name}: no coefficient {name!r}{said}")
-
-    def weight(self, settings: MethodSettings) -> float:
-        return self.factor * (1.0 if self.coefficient is None else coefficient(settings, self.coefficient))
-
-
-@dataclass(frozen=True)
-class Method:
-    """A line of the table."""
-
-    line: str
-    equation: str
-    views: tuple[ViewSpec, ...]
-    terms: tuple[Term, ...]
-    base: str | None = None  # fixed by the method; None: `method.base`
-
-    def __post_init__(self) -> None:
-        if self.base not in (None, *BASES):
-            raise PrelaxError(f"no base {self.base!r}{nearest(str(self.base), BASES)}")
-        for number, (one, next_one) in enumerate(itertools.pairwise(self.views), start=1):
-            if one.small and not next_one.small:
-                raise PrelaxError(f"view {number} is small and view {number + 1} is not: small views come last")
-        first = next((number for number, view in enumerate(self.views, start=1) if view.small), len(self.views))
-        for term in self.terms:
-            for view in term.views:
-                if not 1 <= view <= len(self.views):
-                    raise PrelaxError(f"term {term.name} names view {view}; views are 1 to {len(self.views)}")
-                if view > first and term.kind in ALL_SMALL:
-                    raise PrelaxError(f"term {term.name} names view {view}: all small views are read as view {first}")
-            told = {"relaxpl": term.views[:1], "predict": term.views}.get(term.kind, ())
-            for view in told:
-                if not self.views[view - 1].relaxed:
-                    raise PrelaxError(f"term {term.name} asks what relaxed view {view}, which is not relaxed")
-
 
 ONE, TWO = ViewSpec(1), ViewSpec(2)
 THREE = ViewSpec(1, relaxed=True)
@@ -307,15 +214,6 @@ def base_of(settings: MethodSettings) -> str:
     return method(settings.name).base or settings.base
 
 
-def coefficient(settings: MethodSettings, name: str) -> float:
-    """A coefficient by its name; those of the relaxed view default to those of the standard one."""
-    if name == "alpha2" and settings.alpha2 is None:
-        return settings.alpha
-    if name == "gamma2" and settings.gamma2 is None:
-        return settings.gamma
-    return float(getattr(settings, name))
-
-
 def terms_of(settings: MethodSettings) -> list[Term]:
     """The method's terms as they are computed: the similarity constraint in one direction or both."""
     found: list[Term] = []
@@ -333,7 +231,7 @@ def unread(settings: MethodSettings) -> set[str]:
     ['alpha', 'relax', 'tau']
     """
     line, base = method(settings.name), base_of(settings)
-    terms = [term for term in terms_of(settings) if term.weight(settings) > 0]
+    terms = [term for term in terms_of(settings) if term.weight(settings)]
     kinds, weights = {term.kind for term in terms}, {term.coefficient for term in line.terms}
     alphas = {term.alpha for term in terms if term.kind == "relax"}
     relaxed = any(coefficient(settings, name) > 0 for name in alphas)

@@ -14,7 +14,7 @@ from prelax.config import Settings
 from prelax.errors import PrelaxError
 from prelax.nets import Encoder, Network
 from prelax.objectives import PretextLoss, Term, base_of, looc, loss_scale, margin, method, nt_xent, r2s, sim, terms_of
-from prelax.objectives.methods import coefficient
+from prelax.objectives.parts import coefficient
 from prelax.record import Target
 
 READS = {"pl": "z", "relaxpl": "z", "predict": "h", "classify": "h", "compare": "hh", "looc": "h"}
@@ -63,7 +63,11 @@ class Objective(nn.Module):
         # Copies of one view in fixed turns are normalised together: by itself a turn would lose what sets it apart.
         self.apart = 1 if all(view.fixed is not None for view in self.views) else self.full
         self.base = base_of(settings.method)
-        self.terms = [term for term in terms_of(settings.method) if term.weight(settings.method) > 0]
+        self.terms = [term for term in terms_of(settings.method) if term.weight(settings.method)]
+        if not self.terms:
+            raise PrelaxError(f"method {settings.method.name} has no term of any weight: there is nothing to learn")
+        if self.full < 2 and settings.method.pl_anchor == "other" and any(t.kind == "relaxpl" for t in self.terms):
+            raise PrelaxError("method.pl_anchor=other reads against view 2, and there is none of full size: use same")
         told = any(term.kind == "pl" for term in self.terms) and settings.method.std_tells == "difference"
         if told and settings.method.std_anchor == "none":
             raise PrelaxError("method.std_tells=difference asks of two views: set method.std_anchor=other with it")
