@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from prelax.augment.jittering import grey_of, jitter
-from prelax.augment.operation import Params, Shape, moments, ordered, per_image, probability, vector
+from prelax.augment.operation import AllOrNothing, Params, Shape, moments, ordered, per_image, probability, vector
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 from prelax.record import Target
@@ -72,22 +72,12 @@ class Jitter:
 
 
 @dataclass(frozen=True)
-class Grey:
+class Grey(AllOrNothing):
     """Greyscale in three equal channels, with probability p."""
 
     p: float = 0.2
     name: str = "grey"
     needs_rgb: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        probability(self.p, "grey")
-
-    @property
-    def targets(self) -> tuple[Target, ...]:
-        return (Target(f"{self.name}.applied", "binary"),)
-
-    def make_params(self, shape: Shape, draws: Draws) -> Params:
-        return {"applied": draws.bernoulli("applied", self.p)}
 
     def transform(self, images: Tensor, params: Params) -> Tensor:
         red, green, blue = images.unbind(1)
@@ -95,43 +85,23 @@ class Grey:
 
 
 @dataclass(frozen=True)
-class Solarise:
+class Solarise(AllOrNothing):
     """Levels from ``threshold`` up are inverted, with probability p."""
 
     threshold: float = 0.5
     p: float = 0.2
     name: str = "solarise"
 
-    def __post_init__(self) -> None:
-        probability(self.p, "solarise")
-
-    @property
-    def targets(self) -> tuple[Target, ...]:
-        return (Target(f"{self.name}.applied", "binary"),)
-
-    def make_params(self, shape: Shape, draws: Draws) -> Params:
-        return {"applied": draws.bernoulli("applied", self.p)}
-
     def transform(self, images: Tensor, params: Params) -> Tensor:
         return torch.where(per_image(params["applied"]) & (images >= self.threshold), 1.0 - images, images)
 
 
 @dataclass(frozen=True)
-class Invert:
+class Invert(AllOrNothing):
     """The negative, with probability p."""
 
     p: float = 0.5
     name: str = "invert"
-
-    def __post_init__(self) -> None:
-        probability(self.p, "invert")
-
-    @property
-    def targets(self) -> tuple[Target, ...]:
-        return (Target(f"{self.name}.applied", "binary"),)
-
-    def make_params(self, shape: Shape, draws: Draws) -> Params:
-        return {"applied": draws.bernoulli("applied", self.p)}
 
     def transform(self, images: Tensor, params: Params) -> Tensor:
         return torch.where(per_image(params["applied"]), 1.0 - images, images)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prelax.augment.operation import Params, Shape, mixed, ordered, per_image, probability
+from prelax.augment.operation import AllOrNothing, Params, Shape, mixed, ordered, per_image
 from prelax.augment.resample import Interpolation, resample
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
@@ -189,7 +189,7 @@ class Crop:
 
 
 @dataclass(frozen=True)
-class Flip:
+class Flip(AllOrNothing):
     """A mirror image, left-right (or upside down with ``vertical``), with probability p."""
 
     p: float = 0.5
@@ -198,16 +198,9 @@ class Flip:
     moves_pixels: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        probability(self.p, "flip")
         if not self.name:
             object.__setattr__(self, "name", "vertical-flip" if self.vertical else "flip")
-
-    @property
-    def targets(self) -> tuple[Target, ...]:
-        return (Target(f"{self.name}.applied", "binary"),)
-
-    def make_params(self, shape: Shape, draws: Draws) -> Params:
-        return {"applied": draws.bernoulli("applied", self.p)}
+        super().__post_init__()
 
     def transform(self, images: Tensor, params: Params) -> Tensor:
         return torch.where(per_image(params["applied"]), images.flip(-2 if self.vertical else -1), images)

@@ -100,6 +100,23 @@ def constant(column: Tensor, value: float | tuple[float, ...]) -> Tensor:
     return torch.full_like(column, value)
 
 
+class AllOrNothing:
+    """What an operation without parameters has besides its ``transform``: with probability p it is done, or not."""
+
+    p: float
+    name: str
+
+    def __post_init__(self) -> None:
+        probability(self.p, self.name)
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        return (Target(f"{self.name}.applied", "binary"),)
+
+    def make_params(self, shape: Shape, draws: Draws) -> Params:
+        return {"applied": draws.bernoulli("applied", self.p)}
+
+
 @dataclass(frozen=True)
 class Maybe:
     """Any operation, applied to each image with probability p; ``applied`` says to which.
