@@ -8,6 +8,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
+
+NARROW = 80  # letters of a terminal; in fewer, what is left matters more than what has passed
+
+
+def whole() -> Column:
+    """A column that is not cut short."""
+    return Column(no_wrap=True)
 
 
 class Progress:
@@ -16,14 +24,16 @@ class Progress:
     def __init__(self, epochs: int, steps: int, done: int, shown: bool) -> None:
         self.steps, self.done = steps, done
         console = Console(stderr=True)
+        self.narrow = console.width < NARROW
+        elapsed = () if self.narrow else (TimeElapsedColumn(table_column=whole()),)
         self.bar = Bar(
             TextColumn("epoch"),
-            MofNCompleteColumn(),
+            MofNCompleteColumn(table_column=whole()),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[said]}"),
-            TimeElapsedColumn(),
+            *elapsed,
             TextColumn("left"),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(table_column=whole()),
             console=console,
             disable=not shown or not console.is_terminal,  # into a pipe it would only print an empty line
             transient=True,
@@ -45,7 +55,9 @@ class Progress:
     def epoch(self, line: dict[str, Any]) -> None:
         """An epoch is finished."""
         self.done = line["epoch"]
-        said = f"loss {line['loss']:.3f}  {line['images_per_s']:,.0f} images/s"
+        said = f"loss {line['loss']:.3f}"
+        if not self.narrow:
+            said += f"  {line['images_per_s']:,.0f} images/s"
         if "knn" in line:
             said += f"  kNN {line['knn']:.1f}"
         self.bar.update(self.task, completed=self.done, said=said)
