@@ -45,6 +45,16 @@ def test_npz_holds_the_same_as_arrays(loaded, tmp_path):
     assert arrays["label"][0] == str(arrays["label_id"][0])
 
 
+def test_csv_has_a_column_a_number_for_those_who_use_r_or_a_spreadsheet(loaded, tmp_path):
+    embed(loaded, DataSettings(), tmp_path / "digits.csv")
+    table = pd.read_csv(tmp_path / "digits.csv")
+    digits = load_data(DataSettings(), "test")
+    assert list(table)[:5] == ["path", "label", "label_id", "split", "embedding_0"]
+    assert table["label_id"].tolist() == digits.labels.tolist()
+    vectors = table.filter(like="embedding_").to_numpy()
+    np.testing.assert_allclose(vectors[:9], loaded(digits.images[:9]), rtol=1e-4, atol=1e-5)
+
+
 def test_files_of_a_folder_keep_their_paths_and_unknown_labels_are_empty(loaded, tmp_path):
     (tmp_path / "photos").mkdir()
     for i in range(6):
@@ -83,16 +93,14 @@ def test_files_that_cannot_be_read_have_no_row_and_are_told(loaded, tmp_path):
     for name in ("empty.png", "hollow.png"):
         (tmp_path / name).write_bytes(b"")
     data = DataSettings(source="folder", root=tmp_path, image_size=16, channels=1, cache=tmp_path / "cache")
-    with pytest.warns(
-        PrelaxWarning, match=r"2 file\(s\) cannot be read and have no vector; .*empty\.png \(empty file\)"
-    ):
+    with pytest.warns(PrelaxWarning, match=r"2 files cannot be read and have no vector; .*empty\.png \(empty file\)"):
         embed(loaded, data, tmp_path / "rows.npz", split="all")
     assert len(np.load(tmp_path / "rows.npz")["path"]) == 4
 
 
 def test_another_ending_or_split_is_refused_before_any_work(loaded, tmp_path):
     with pytest.raises(PrelaxError, match="must end in"):
-        embed(loaded, DataSettings(), tmp_path / "digits.csv")
+        embed(loaded, DataSettings(), tmp_path / "digits.txt")
     with pytest.raises(PrelaxError, match="valid: train, test, all"):
         embed(loaded, DataSettings(), tmp_path / "digits.npz", split="val")
     with pytest.raises(PrelaxError, match="parquet"):

@@ -210,7 +210,7 @@ def search(
 
 def embed(
     run: RunFolder,
-    out: Annotated[Path, typer.Option("--out", "-o", help="A .parquet or .npz file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .parquet, .npz or .csv file.")],
     on: On = None,
     root: Root = None,
     split: Annotated[str, typer.Option("--split", help="train, test or all.")] = "all",

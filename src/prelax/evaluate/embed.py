@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import warnings
 from pathlib import Path
@@ -20,7 +21,7 @@ from prelax.evaluate.features import extract
 from prelax.loading import Loaded
 from prelax.whole import replacing, writing
 
-ENDINGS = (".parquet", ".npz")
+ENDINGS = (".parquet", ".npz", ".csv")
 
 
 def embed(
@@ -38,14 +39,15 @@ def embed(
 
     Args:
         out: a ``.parquet`` file (``embedding`` is a list of floats: `embedding-atlas FILE --vector embedding`, or
-            ``fiftyone`` through pandas), or ``.npz`` (one array a column, ``embedding`` is N x D).
+            ``fiftyone`` through pandas), ``.npz`` (one array a column, ``embedding`` is N x D), or ``.csv`` (a column
+            a number, ``embedding_0`` and so on, for R and spreadsheets).
         split: train, test, or all.
         thumbnails: parquet only: an ``image`` column of PNG bytes, so that a viewer needs no files.
         shared: called by all processes of a job together: each computes a share of the vectors, the first writes.
     """
     out = Path(out)
     if out.suffix not in ENDINGS:
-        raise PrelaxError(f"{out} must end in {' or '.join(ENDINGS)}")
+        raise PrelaxError(f"{out} must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
     if thumbnails and out.suffix != ".parquet":
         raise PrelaxError("thumbnails go into a .parquet file")
     if out.suffix == ".parquet":
@@ -57,7 +59,9 @@ def embed(
     skipped = dict(found for images in parts.values() for found in images.skipped)
     if skipped and writes:
         first = "{} ({})".format(*next(iter(skipped.items())))
-        said = f"{len(skipped)} file(s) cannot be read and have no vector; the first is {first}"
+        said = f"a file cannot be read and has no vector: {first}"
+        if len(skipped) > 1:
+            said = f"{len(skipped)} files cannot be read and have no vector; the first is {first}"
         warnings.warn(said, PrelaxWarning, stacklevel=2)
     for part, images in parts.items():
         features = extract(
@@ -77,6 +81,8 @@ def embed(
         with replacing(out) as temporary:
             if out.suffix == ".npz":
                 write_npz(temporary, columns, embedding)
+            elif out.suffix == ".csv":
+                write_csv(temporary, columns, embedding)
             else:
                 write_parquet(temporary, columns, embedding, pictures)
     return told
@@ -110,6 +116,14 @@ def write_npz(path: Path, columns: dict[str, list[Any]], embedding: np.ndarray) 
     arrays = {name: np.array([v if v is not None else "" for v in values]) for name, values in columns.items()}
     with open(path, "wb") as file:  # a file object: numpy would add an ending to a name
         np.savez(file, embedding=embedding, **arrays)  # type: ignore[arg-type]
+
+
+def write_csv(path: Path, columns: dict[str, list[Any]], embedding: np.ndarray) -> None:
+    with open(path, "w", encoding="utf-8", newline="", errors="backslashreplace") as file:
+        table = csv.writer(file)
+        table.writerow([*columns, *(f"embedding_{place}" for place in range(embedding.shape[1]))])
+        for *about, vector in zip(*columns.values(), embedding, strict=True):
+            table.writerow([*about, *(f"{value:.7g}" for value in vector)])
 
 
 def write_parquet(path: Path, columns: dict[str, list[Any]], embedding: np.ndarray, pictures: list[bytes]) -> None:
