@@ -116,6 +116,13 @@ def test_of_many_only_the_first_are_drawn_and_all_are_told(trained, tmp_path, mo
         assert picture.size == (int(1.1 * 4 * 130), int((1.35 * 2 + 0.25) * 130))
 
 
+def test_many_found_are_drawn_in_lines_that_fit_a_screen(trained, tmp_path):
+    Image.new("L", (16, 16)).save(tmp_path / "q.png")
+    search(load(trained.path), DataSettings(), [tmp_path / "q.png"] * 2, tmp_path / "out.png", k=15)
+    with Image.open(tmp_path / "out.png") as picture:
+        assert picture.size == (int(1.1 * 9 * 130), int(1.35 * 4 * 130))  # 8 and 7 of each
+
+
 def test_a_picture_that_cannot_be_drawn_does_not_lose_what_was_found(trained, tmp_path):
     Image.new("L", (16, 16)).save(tmp_path / "q.png")
     (tmp_path / "file").write_text("no folder")

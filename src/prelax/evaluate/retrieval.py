@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NEAREST = 15  # the paper's figure
+WIDE = 10  # images found in a line of the picture: as many as a screen shows
+LETTERS = 14  # of a name above an image
 DRAWN = (40, 30)  # queries and images found of each, at most, in a picture
 
 
@@ -163,25 +165,27 @@ def check_ending(out: Path) -> None:
 
 
 def draw(pictures: list[Tensor], names: list[str], gallery: ImageSet, cosine: Tensor, rows: Tensor, out: Path) -> Path:
-    """A row a query: the picture, then what was found, each with its class (or file name) and cosine; its path."""
+    """The picture of each query, then what was found, each with its class (or file name) and cosine; the path."""
     from matplotlib.figure import Figure
 
     from prelax.whole import replacing, writing
 
     down, across = min(len(pictures), DRAWN[0]), min(rows.shape[1], DRAWN[1])
     cut = (down, across) != rows.shape
-    width, height = 1.1 * (across + 1), 1.35 * down + 0.25 * cut  # inches
+    lines = -(-across // WIDE)  # that the nearest of a query take
+    wide = -(-across // lines)
+    width, height = 1.1 * (wide + 1), 1.35 * down * lines + 0.25 * cut  # inches
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes((0, 0, 1, 1))  # one for all, in inches: laying out hundreds takes minutes
     axes.axis("off")
     for line in range(down):
-        name = names[line]
-        _show(axes, line, 0, pictures[line], f"query\n{name if len(name) <= 14 else name[:13] + '…'}")
+        _show(axes, line * lines, 0, pictures[line], f"query\n{clipped(names[line])}")
         for column in range(across):
             told = describe(gallery, int(rows[line, column]), float(cosine[line, column]))
             name = str(told["class"] or Path(str(told["path"] or "")).name)
-            title = f"{name[:12]}\n{told['cosine']:.2f}"
-            _show(axes, line, column + 1, gallery.images[rows[line, column]], title)
+            title = f"{clipped(name)}\n{told['cosine']:.2f}"
+            place = line * lines + column // wide, column % wide + 1
+            _show(axes, *place, gallery.images[rows[line, column]], title)
     if cut:
         said = f"drawn: {down} of {len(pictures)} queries, {across} of the {rows.shape[1]} nearest"
         axes.text(0.05, height - 0.12, said, fontsize=7, va="center")
@@ -193,6 +197,11 @@ def draw(pictures: list[Tensor], names: list[str], gallery: ImageSet, cosine: Te
         with replacing(out) as temporary:
             figure.savefig(temporary, format=out.suffix[1:], dpi=130)
     return out
+
+
+def clipped(name: str) -> str:
+    """A name in the width of a picture."""
+    return name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"
 
 
 def _show(axes: Axes, line: int, column: int, image: Tensor, title: str) -> None:
