@@ -129,7 +129,7 @@ def draw_dynamics(runs: Runs, path: Path | str, called: Sequence[str] | None = N
                 low, high = axes.get_ylim()
                 axes.set_ylim(low - short / 2, high + short / 2)
         grid[-1].set_xlabel("epoch")
-        grid[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+        grid[-1].xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         handles = {text: h for axes in grid for h, text in zip(*axes.get_legend_handles_labels(), strict=True)}
         drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, handlelength=2.6)
     return written

@@ -49,7 +49,7 @@ def draw_health(metrics: Sequence[Mapping[str, Any]], findings: Sequence[Finding
                 low, high = axes.get_ylim()
                 axes.set_ylim(min(0.0, low), max(0.0, high + 0.08 * (high - min(0.0, low))))
         grid[-1].set_xlabel("epoch")
-        grid[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+        grid[-1].xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return written
 
 
