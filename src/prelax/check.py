@@ -36,7 +36,10 @@ def check(settings: Settings) -> Settings:
         known(settings.model.backbone, BACKBONES, "model.backbone")
     root = settings.data.root
     if root is not None and not settings.data.download and not root.expanduser().exists():
-        raise PrelaxError(f"data.root: there is no {root}; if it was moved, say where it is: data.root=FOLDER")
+        raise PrelaxError(
+            f"data.root: there is no folder {root.expanduser().absolute()}; check the path (if the images were moved: "
+            "data.root=FOLDER says where they are now)"
+        )
     if settings.data.shards is not None:
         expand(settings.data.shards)
     elif settings.data.source == "folder" and root is None:

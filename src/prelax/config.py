@@ -65,6 +65,9 @@ SUITED = (  # chosen for a folder of images by their size and number, where nobo
     "train.warmup_epochs",
 )
 CLOSE = 0.65  # of the letters, for a wrong name to be taken for a right one
+# What pydantic calls a mistake, and what it is.
+PLAIN = {"int_": "a whole number", "float_": "a number", "bool_": "true or false", "model_": "a section of settings"}
+BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 FEW = 24  # names that can be listed in a line
 
 
@@ -232,9 +235,24 @@ def validate(tree: Mapping[str, Any], where: str = "settings") -> Settings:
         key = ".".join(str(part) for part in first["loc"]) or where
         if first["type"] == "extra_forbidden":
             raise PrelaxError(f"unknown setting {key}{nearest(key, keys())}") from None
-        said = first["msg"].removeprefix("Value error, ")
+        said = in_words(first["type"], first["msg"], first.get("ctx", {}))
         got = "" if isinstance(first["input"], Mapping | Section) else f" (got {short(first['input'])})"
         raise PrelaxError(f"{key}: {said}{got}") from None
+
+
+def in_words(kind: str, said: str, limits: Mapping[str, Any]) -> str:
+    """What is wrong with a value, in the words of one who does not program.
+
+    >>> in_words("int_parsing", "Input should be a valid integer", {}), in_words("less_than", "", {"lt": 1.0})
+    ('should be a whole number', 'should be less than 1')
+    """
+    for start, words in PLAIN.items():
+        if kind.startswith(start):
+            return f"should be {words}"
+    for name, words in BOUNDS.items():
+        if name in limits:
+            return f"should be {words} {limits[name]:g}"
+    return said.removeprefix("Value error, ").removeprefix("Input ")
 
 
 def short(value: Any, letters: int = 80) -> str:

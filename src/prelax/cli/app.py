@@ -68,7 +68,7 @@ def outcome(words: Sequence[str]) -> int:
         return fail(str(error), 2)
     except USAGE_ERROR as error:
         said = error.format_message().rstrip(".")  # type: ignore[attr-defined]
-        return fail(f"{said} (see `prelax {command_of(words)}--help`)", 2)
+        return fail(f"{said}{as_setting(said, words)} (see `prelax {command_of(words)}--help`)", 2)
     except (KeyboardInterrupt, typer.Abort):
         return interrupted()
     except typer.Exit as error:
@@ -98,6 +98,25 @@ def fail(line: str, status: int) -> int:
         traceback.print_exc()
     complain(" ".join(word if len(word) <= LETTERS else f"{word[:LETTERS]}..." for word in line.split()))
     return status
+
+
+def as_setting(said: str, words: Sequence[str]) -> str:
+    """What was meant by an option that is a setting: ``; settings are written without dashes: train.epochs=2``."""
+    from prelax.config import keys, nearest
+
+    option = said.removeprefix("No such option: ")
+    if option == said or not option.startswith("--") or "pretrain" not in words:
+        return ""
+    name, known = option[2:].replace("-", "_"), keys()
+    close = nearest(name, known).partition("did you mean ")[2].rstrip("?")
+    key = name if name in known else close
+    typed = next((place for place, word in enumerate(words) if word.split("=")[0] == option), None)
+    if not key or typed is None:
+        return ""
+    value = words[typed].partition("=")[2] or next(iter(words[typed + 1 : typed + 2]), "")
+    return (
+        f"; settings are written without dashes: {key}={'...' if value in ('', option) or value[0] == '-' else value}"
+    )
 
 
 def command_of(words: Sequence[str]) -> str:
