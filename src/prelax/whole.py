@@ -35,6 +35,15 @@ class NoSpace(PrelaxError):
         self.target = target
 
 
+def check_writable(folder: Path) -> None:
+    """Refuses a folder that could not be made or written to, before the work that would end in it."""
+    there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise Unwritable(f"cannot write {folder}: {there} is a file, not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise Unwritable(f"cannot write {folder}: {there} is read-only, or not yours to write to")
+
+
 @contextlib.contextmanager
 def replacing(target: Path, keep: Path | None = None) -> Iterator[Path]:
     """A temporary file that takes the target's place when it is whole and on disk.

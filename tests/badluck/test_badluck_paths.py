@@ -52,7 +52,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["report", "RUN", "-o", "/dev/full", "--points", "0"], "no space left to write /dev/full"),
         (["report", "RUN", "-o", "file/page.html", "--points", "0"], "cannot write file/page.html"),
         (["report", "RUN", "--points", "9" * 20], "points is 99999999999999999999"),
-        (["embed", "RUN", "-o", "vectors.txt"], ".parquet or .npz"),
+        (["embed", "RUN", "-o", "vectors.txt"], ".parquet, .npz or .csv"),
         (["embed", "RUN", "-o", "dir.npz"], "cannot write dir.npz"),
         (["embed", "RUN", "-o", f"{LONG}.npz"], "File name too long"),
         (["embed", "RUN", "-o", "x.npz", "--on", "empty"], "no images under empty"),
@@ -95,3 +95,17 @@ def test_no_color_is_respected_where_colours_are_forced(words: list[str]) -> Non
     environment = {**os.environ, "FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "xterm-256color"}
     done = subprocess.run([sys.executable, "-m", "prelax", *words], env=environment, capture_output=True, text=True)
     assert not re.search(r"\x1b\[[0-9;]*(3[0-7]|4[0-7]|9[0-7]|[34]8;)[0-9;]*m", done.stdout + done.stderr)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_a_picture_is_read(
+    here: Path, small: list[str], refused: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*given: object) -> None:
+        raise AssertionError("images were read")
+
+    monkeypatch.setattr(sys.modules["prelax.train.pretrain"], "load_training", read)
+    said = refused("pretrain", "digits/simsiam", *small, "--out", "file/run")
+    assert "file is a file, not a folder; choose another --out" in said
+    monkeypatch.setattr("os.access", lambda place, mode: False)  # root may write anywhere
+    said = refused("pretrain", "digits/simsiam", *small, "--out", "empty/run")
+    assert "empty is read-only, or not yours to write to; choose another --out" in said

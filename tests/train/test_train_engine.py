@@ -233,7 +233,7 @@ def test_a_backbone_that_gives_no_vectors_of_its_width_is_refused(
 
 def test_one_image_is_too_few_whatever_the_batch() -> None:
     settings = tiny("train.batch_size=2", "data.limit=1")
-    with pytest.raises(PrelaxError, match=r"digits has 1 image\(s\) to train on under data\.limit=1"):
+    with pytest.raises(PrelaxError, match=r"digits has 1 image to train on under data\.limit=1"):
         Engine(settings, load_training(settings.data), CPU, Process())
 
 

@@ -33,6 +33,9 @@ from prelax.errors import PrelaxError, printable, readable
 SIDES = (32, 64, 96, 128, 160, 256)  # 256 leaves room for crops of 224
 SAMPLE = 512  # files looked at to choose the size and channels of a set
 TEST_NAMES = ("test", "val", "valid", "validation")
+# Pictures that are not read: of phones, cameras, microscopes, scanners and clinics.
+PICTURES = {".heic", ".heif", ".jxl", ".nef", ".cr2", ".cr3", ".arw", ".dng", ".raf", ".orf", ".rw2"}
+PICTURES |= {".czi", ".nd2", ".lif", ".lsm", ".vsi", ".svs", ".ndpi", ".mrxs", ".dcm", ".psd", ".svg", ".pdf"}
 
 Progress = Callable[[int, int], None]
 
@@ -141,8 +144,8 @@ def _folder(path: Path | None, key: str) -> Path:
         if path.exists():
             raise PrelaxError(f"{key}: {path} is not a folder; name the folder the images are in")
         raise PrelaxError(
-            f"{key}: {path} is not there; if it was moved, say where it is: {key}=FOLDER "
-            f"(to a run: `prelax pretrain RUN --resume {key}=FOLDER`)"
+            f"{key}: {path} is not there; if the images were moved, tell the run where they are now: "
+            f"`prelax pretrain RUN --resume {key}=FOLDER` (a run that is finished is not trained again)"
         )
     return path
 
@@ -150,9 +153,9 @@ def _folder(path: Path | None, key: str) -> Path:
 def _nothing(listing: Listing, what: str) -> PrelaxError:
     if ours(listing.root):
         return PrelaxError(f"{listing.root} is a run folder: no {what} are read there; name the folder they are in")
-    others = ", ".join(f"{n} {ext}" for ext, n in listing.others.most_common(3))
+    others = kinds(listing.others, 3)
     hint = f" (found {others})" if others else ""
-    read = "jpg, png, webp, bmp, gif, tif and npy files are read"
+    read = f"jpg, png, webp, bmp, gif, tif and npy files are read{convert(listing.others)}"
     if listing.others[".tar"]:
         read += f"; shards are named so: data.shards='{listing.root}/*.tar'"
     return PrelaxError(f"no {what} under {listing.root}{hint}; {read}")
@@ -218,6 +221,28 @@ def load_folder(
     return _decode(settings, listing, labels, classes, plan, notes, progress, layout)
 
 
+def kinds(others: Counter[str], most: int) -> str:
+    """Files by their extension, the most frequent first, and how many more there are.
+
+    >>> kinds(Counter({".txt": 3, ".heic": 2, ".db": 1, ".mp4": 1}), 2)
+    '3 .txt, 2 .heic, 2 others'
+    """
+    told = [f"{n:,} {ext}" for ext, n in others.most_common(most)]
+    more = sum(others.values()) - sum(n for _, n in others.most_common(most))
+    return ", ".join(told + ([f"{more:,} other{'s' if more > 1 else ''}"] if more else []))
+
+
+def convert(others: Counter[str]) -> str:
+    """What to do about pictures of kinds that are not read.
+
+    >>> convert(Counter({".heic": 2, ".txt": 9, ".nef": 1}))
+    '; convert .heic and .nef files to jpg, png or tif first'
+    """
+    found = sorted(set(others) & PICTURES)
+    named = " and ".join(filter(None, [", ".join(found[:-1]), *found[-1:]]))
+    return f"; convert {named} files to jpg, png or tif first" if found else ""
+
+
 def files(number: int) -> str:
     return f"{number:,} file{'' if number == 1 else 's'}"
 
@@ -247,7 +272,7 @@ def _decode(
     skipped = listing.skipped + [(printable(listing.path(i)), said) for i, said in decoded.skipped]
     if len(why) == count:
         first = f"{skipped[0][0]}: {skipped[0][1]}"
-        raise PrelaxError(f"none of {count} image file(s) under {listing.root} can be read; the first is {first}")
+        raise PrelaxError(f"none of {files(count)} under {listing.root} can be read as images; the first is {first}")
     if why:
         listing = listing.pick([i for i in range(count) if i not in why])
         labels = [label for i, label in enumerate(labels) if i not in why]
@@ -255,10 +280,11 @@ def _decode(
     known = torch.tensor([number[label] for label in labels])
     ignored = sum(listing.others.values())
     if ignored:
-        kinds = ", ".join(f"{n} {ext}" for ext, n in listing.others.most_common(5))
-        notes.append(f"{files(ignored)} left out, of kinds that are not read: {kinds}")
+        others = listing.others
+        notes.append(f"{files(ignored)} left out, of kinds that are not read: {kinds(others, 5)}{convert(others)}")
     if skipped:
-        notes.append(f"{files(len(skipped))} skipped of {count + len(listing.skipped)}")
+        whole = f"{count + len(listing.skipped):,}"
+        notes.append(f"{files(len(skipped))} skipped of {whole}: log.txt in the run folder says which, and why")
     where = f"mapped from {decoded.file}" if decoded.file else "in memory"
     notes.append(f"{len(labels):,} images, {gigabytes(decoded.images.numel())}, {where}")
     return ImageSet(

@@ -29,10 +29,10 @@ from prelax.train.devices import choose_device, start_compilers
 from prelax.train.engine import Engine
 from prelax.train.processes import Process, Unread, any_of, joined, wait_for_all
 from prelax.train.progress import Progress
-from prelax.train.refuse import check_apart, check_data
+from prelax.train.refuse import check_apart, check_data, check_enough
 from prelax.train.suit import estimate, suit, too_little_memory
 from prelax.train.watching import watcher, watching
-from prelax.whole import NoSpace, remove_leftovers
+from prelax.whole import NoSpace, check_writable, remove_leftovers
 
 PATIENCE = 10  # epochs a collapse must last: runs have come back after six
 # Steps after which several processes ask one another whether to stop. torchrun, interrupted itself, gives its workers
@@ -81,11 +81,13 @@ def pretrain(
             settings = run.settings_with(settings)
         elif process.writes:
             run.check_free()
+            check_writable(run.path)  # before an hour of decoding, not after it
             check_apart(run.path, settings.data)
         start_compilers(settings, device)  # while data are read
         with bar() if progress and process.writes else contextlib.nullcontext() as drawn:
             images = load_training(settings.data, drawn)
         settings = as_found(settings, images)
+        check_enough(settings, images, process.world)
         chosen: list[str] = []
         if settings.data.source == "folder" and not resume:
             settings, chosen = suit(settings, images, device, process.world)
@@ -328,10 +330,8 @@ def note_data(run: Run, images: ImageSet | ShardSet, recorded: bool = False) -> 
             run.write("data.json", json.dumps(about | {"first": images.paths[0]}) + "\n")
     for note in images.notes:
         run.log(note)
-    if images.skipped:
-        run.log(f"skipped {len(images.skipped)} file(s)")
-        for path, reason in images.skipped:
-            run.log(f"skipped {path}: {reason}")
+    for path, reason in images.skipped:
+        run.log(f"skipped {path}: {reason}")
 
 
 def knn_probe(settings: Settings, engine: Engine, images: ImageSet | ShardSet) -> Callable[[], float]:

@@ -25,14 +25,7 @@ def batch_of(settings: Settings, images: ImageSet | ShardSet, processes: int) ->
             f"train.batch_size={settings.train.batch_size} is under two images for each of {processes} processes; "
             f"use {2 * processes} or more"
         )
-    if batch // processes < 2:
-        limit = f" under data.limit={settings.data.limit}" if settings.data.limit is not None else ""
-        held = isinstance(images, ImageSet) and any("(data.test_fraction)" in note for note in images.notes)
-        hint = "; data.test_fraction=0 holds none of them out" if held else ""
-        raise PrelaxError(
-            f"{settings.data.source} has {len(images)} image(s) to train on{limit}: "
-            f"training needs at least two a process{hint}"
-        )
+    check_enough(settings, images, processes)
     if batch % processes:
         less = batch // processes * processes
         raise PrelaxError(
@@ -40,6 +33,18 @@ def batch_of(settings: Settings, images: ImageSet | ShardSet, processes: int) ->
             "or another number of processes (a run that was begun keeps its batch)"
         )
     return batch
+
+
+def check_enough(settings: Settings, images: ImageSet | ShardSet, processes: int) -> None:
+    """Refuses fewer images than two for each process."""
+    if len(images) >= 2 * processes:
+        return
+    count = f"{len(images)} image{'' if len(images) == 1 else 's'}"
+    limit = f" under data.limit={settings.data.limit}" if settings.data.limit is not None else ""
+    each = f" for each of {processes} processes" if processes > 1 else ""
+    held = isinstance(images, ImageSet) and any("(data.test_fraction)" in note for note in images.notes)
+    hint = "; data.test_fraction=0 holds none of them out" if held else ""
+    raise PrelaxError(f"{settings.data.label} has {count} to train on{limit}: training needs at least two{each}{hint}")
 
 
 def check_labels(images: ImageSet | ShardSet, source: str) -> None:
