@@ -102,6 +102,13 @@ def test_a_set_with_nothing_left_is_refused_with_the_first_reason(tmp_path: Path
         read(root / "a.jpg")
 
 
+def test_a_phones_picture_under_another_name_is_told(tmp_path: Path, photo, read):
+    root = tmp_path / "set"
+    photo(root / "a.png", (32, 32))
+    (root / "IMG_1.jpg").write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
+    assert reasons(read(root)) == {"IMG_1.jpg": "a HEIC picture, whatever its name says: convert it to jpg first"}
+
+
 def test_a_loop_of_links_ends_and_each_folder_is_read_once(tmp_path: Path, photo, read):
     root = tmp_path / "set"
     photo(root / "b" / "1.png")

@@ -26,6 +26,7 @@ EXTENSIONS = frozenset(
 )
 MAX_PIXELS = 100_000_000  # a larger image is skipped: 10,000 x 10,000 in colour is 300 MB in each decoding process
 MAX_CHANNELS = 64
+HEIC = {b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1", b"ftypmsf1"}  # how phones' pictures begin, after a length
 
 Source = str | bytes  # a path, or the contents of a file
 
@@ -56,9 +57,23 @@ def _opened(source: Source) -> Iterator[Image.Image]:
     """A Pillow image, its header read; the size is checked before any pixel is."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # bombs are refused below; EXIF and palette complaints help nobody here
-        with Image.open(source if isinstance(source, str) else io.BytesIO(source)) as image:
+        try:
+            found = Image.open(source if isinstance(source, str) else io.BytesIO(source))
+        except Image.UnidentifiedImageError:
+            if _head(source)[4:12] in HEIC:
+                raise Unreadable("a HEIC picture, whatever its name says: convert it to jpg first") from None
+            raise
+        with found as image:
             check_size(*image.size)
             yield image
+
+
+def _head(source: Source) -> bytes:
+    """The first bytes of a file, by which its kind is told."""
+    if isinstance(source, bytes):
+        return source[:12]
+    with open(source, "rb") as file:
+        return file.read(12)
 
 
 def check_size(width: int, height: int, channels: int = 3) -> None:

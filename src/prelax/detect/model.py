@@ -87,7 +87,10 @@ def of_run(path: Path) -> Start:
     loaded = load(path)
     name, state = loaded.settings.model.backbone, loaded.backbone.state_dict()
     if name not in BACKBONES:
-        raise PrelaxError(f"{path} is a run of {name}; a detector needs one of {', '.join(BACKBONES)}")
+        raise PrelaxError(
+            f"{path} is a run of {name}; a detector needs one of {', '.join(BACKBONES)}: train it with "
+            f"model.backbone={BACKBONES[0]}"
+        )
     if loaded.channels != 3:
         raise PrelaxError(f"{path} takes images of {loaded.channels} channel(s); a detector needs 3")
     mean, std = ((v * 3 if len(v) == 1 else v) for v in (loaded.preprocess.mean, loaded.preprocess.std))
