@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from prelax.train import progress
+from prelax.config import resolve
+from prelax.train import pretrain, progress
 
 
 @pytest.mark.parametrize(("width", "speed"), [(60, False), (120, True)])
@@ -27,3 +29,15 @@ def test_the_time_left_is_whole_in_a_narrow_terminal(width: int, speed: bool, mo
     assert "left " in last
     assert "…" not in last
     assert ("12,345 images/s" in last) == speed
+
+
+def test_a_run_that_goes_on_says_how_far_it_had_come(tmp_path: Path) -> None:
+    small = ["train.epochs=2", "data.limit=64", "train.batch_size=32", "train.device=cpu", "train.watch=none"]
+    settings = resolve("digits/simsiam", small)
+    run = pretrain(settings, tmp_path / "run", progress=False)
+    heard: list[str] = []
+    pretrain(settings, run.path, resume=True, progress=False, say=heard.append)
+    assert heard == []  # it had finished
+    (run.path / "backbone.safetensors").unlink()  # as if it had been stopped
+    pretrain(settings, run.path, resume=True, progress=False, say=heard.append)
+    assert heard == ["going on after 2 of 2 epochs"]

@@ -79,6 +79,9 @@ def pretrain(
         if resume:
             run.check_resumable(settings)
             settings = run.settings_with(settings)
+            if process.writes and run.unfinished:
+                done = max((line["epoch"] for line in run.metrics()), default=0)
+                say(f"going on after {done} of {settings.train.epochs} epochs")
         elif process.writes:
             run.check_free()
             check_writable(run.path)  # before an hour of decoding, not after it
