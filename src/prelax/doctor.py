@@ -134,6 +134,10 @@ def examine_run(path: Path | str) -> list[Finding]:
         found.append(Finding(False, "backbone", str(error)))
     from prelax.evaluate.doctor import diagnose
 
+    root = settings.data.root
+    if root is not None and not root.expanduser().exists():
+        moved = f"`prelax pretrain {shlex.quote(str(run.path))} --resume data.root=FOLDER` says where they are now"
+        found.append(Finding(False, "images", f"{root} is not there; {moved}"))
     images = run.trained_on().get("images")
     return found + diagnose(metrics, settings, images if isinstance(images, int) else None)
 

@@ -319,3 +319,15 @@ def test_metrics_that_cannot_be_read_are_a_finding(run, monkeypatch):
     (finding,) = examine_run(run.path)
     assert not finding.fine
     assert "Permission denied" in finding.found
+
+
+def test_images_that_were_moved_are_named_with_what_to_do(run):
+    assert "images" not in {finding.what for finding in examine_run(run.path)}
+    config = run.path / "config.yaml"
+    tree = yaml.safe_load(config.read_text())
+    tree["data"]["root"] = "/no/such/photos"
+    config.write_text(yaml.safe_dump(tree))
+    found = {finding.what: finding for finding in examine_run(run.path)}["images"]
+    assert not found.fine
+    assert "/no/such/photos is not there" in found.found
+    assert "--resume data.root=FOLDER" in found.found

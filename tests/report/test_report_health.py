@@ -93,3 +93,15 @@ def test_the_page_shows_what_augmentations_do(run_folder: Callable[..., Run], tm
     assert (bar.name, cell.value, cell.floor) == ("rotation", 37.5, 94.0)
     assert all(row.protocol != "effects" for row in page.rows)  # a section of its own, not a line of the results
     assert "What augmentations do" in render(page)
+
+
+def test_a_figure_that_cannot_be_written_is_not_called_needless(
+    run_folder: Callable[..., Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_folder(tmp_path / "run")
+    spoil(run, lambda e: {"effective_rank": 1.01})
+    (run.path / "doctor.png").mkdir()
+    assert main(["doctor", str(run.path), "--figure"]) == 1
+    said = capsys.readouterr()
+    assert "not drawn: cannot write" in said.err
+    assert "nothing is wrong that curves could show" not in said.out

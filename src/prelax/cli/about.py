@@ -188,7 +188,10 @@ def doctor(
         result["figures"] = [str(path) for path in drawn]
     show(result, rows)
     if figure:
-        say(f"drawn in {drawn[0]}" if drawn else "nothing is wrong that curves could show, so nothing was drawn")
+        if drawn:
+            say(f"drawn in {drawn[0]}")
+        elif not any(finding.curves for finding in of_run if not finding.fine):  # else it was said why not
+            say("nothing is wrong that curves could show, so nothing was drawn")
     say("" if fine else "what is marked !! needs a look")
     if not fine:
         raise typer.Exit(1)

@@ -264,8 +264,8 @@ def ignores_pretext(metrics: Lines, settings: Settings) -> Finding | None:
         return Finding(
             False,
             "pretext",
-            f"{reader(settings, deaf)} ignores {what}; train longer, or try "
-            f"{'' if settings.method.similarity == 'both' else 'method.similarity=both, '}"
+            f"{reader(settings, deaf)} ignores {what}; that is usual in the first epochs: train longer; "
+            f"if it stays so, try {'' if settings.method.similarity == 'both' else 'method.similarity=both, '}"
             f"a higher {' or '.join(dict.fromkeys(f'method.{own[key]}' for key in deaf))} or train.warmup_epochs=10"
             f"{no_up(settings) if 'loss/rotpl' in deaf else ''}",
             deaf,
