@@ -75,6 +75,11 @@ TITLES = {
     "finetune-10pct": "fine-tuning, 10 % of labels",
     "retrieval": "retrieval among the nearest",  # 15 of them, or fewer of a small set
 }
+EXPLAINED = {  # what most pages have, to one who has not met it
+    "knn": " kNN gives each test image the class that most of its nearest training images have, and says how many "
+    "come out right.",
+    "linear": " A linear probe learns the classes from the frozen features of the training images.",
+}
 
 
 def title(protocol: str) -> str:
@@ -143,6 +148,7 @@ def results(page: Page) -> str:
         "Figures in per cent. The tick on each bar is the floor: the same network with random weights, "
         f"measured the same way{fast}. What lies to its right was learnt."
     )
+    lead += "".join(said for protocol, said in EXPLAINED.items() if any(row.protocol == protocol for row in page.rows))
     if any(cell.best for row in page.rows for cell in row.cells if cell is not None):
         lead += (
             f" ★ marks the highest of its kind, where it is above its floor, of {FEW} test images or more, and ahead "
