@@ -32,13 +32,18 @@ def test_test_images_seen_in_pretraining_are_left_out_and_counted():
         ([0, 1, -1], [0, -1], ""),
         ([-1, -1, -1], [0, 1], "none of the 3 training images has a label"),
         ([0, 1, 1], [-1, -1], "none of the 2 test images has a label"),
+        (
+            [0, 1],
+            [2, -1],
+            "the test images are of other classes (c) than the training images (a, b): none can be right",
+        ),
         ([1, -1, 1], [0, 1], "all labelled images are of one class (b), and measuring needs two"),
     ],
 )
 def test_what_labels_cannot_measure_is_said(train, test, says):
     sets = [some(len(labels), 0, torch.tensor(labels)) for labels in (train, test)]
     for one in sets:
-        one.classes[:] = ["a", "b"]
+        one.classes[:] = ["a", "b", "c"]
     assert obstacle(*sets) == says
 
 

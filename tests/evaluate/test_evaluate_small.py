@@ -81,11 +81,18 @@ def test_what_the_reader_of_a_figure_should_know_is_said():
     found = {"settings": {"k": 16, "asked_k": 200}, "test_images": 9, "test_images_left_out_as_seen": 1}
     lacking = {"classes_without_test_images": ["a", "b"], "classes_without_training_images": ["c"]}
     told = " ".join(notes({**found, **lacking}))
-    for part in ("16 nearest vote", "11.1 points", "1 test image is left out", "No test image is of a, b."):
+    for part in (
+        "16 nearest images vote (a tenth of all), not the 200",
+        "11.1 points",
+        "1 test image is left out",
+        "No test image is of a, b.",
+    ):
         assert part in told
     assert "No training image is of c." in told
     told = " ".join(notes({"settings": {"k": 1, "asked_k": 200}, "test_images": 1}))
-    assert told.startswith("The nearest one votes, a tenth of the images, not 200. 1 test image is few:")
+    assert told.startswith(
+        "The nearest image alone votes (a tenth of all), not the 200 that evaluate.knn_k asks for. 1 test"
+    )
     assert (
         notes({"settings": {"k": 200, "asked_k": 200}, "test_images": 10_000, "test_images_left_out_as_seen": 0}) == []
     )

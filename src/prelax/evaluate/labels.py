@@ -37,7 +37,24 @@ def obstacle(train: ImageSet, test: ImageSet) -> str:
     present = train.labels[train.labels >= 0].unique()
     if len(present) < 2:
         return f"all labelled images are of one class ({train.classes[int(present[0])]}), and measuring needs two"
-    return ""
+    return apart(train, test) or ""
+
+
+def apart(train: ImageSet, test: ImageSet) -> str | None:
+    """That no class of the test images has training images, in a line: none of them could be recognised."""
+    assert train.labels is not None
+    assert test.labels is not None
+    trained, tested = (set(labels[labels >= 0].tolist()) for labels in (train.labels, test.labels))
+    if trained & tested:
+        return None
+    theirs, others = ", ".join(first_of(test, tested)), ", ".join(first_of(train, trained))
+    return f"the test images are of other classes ({theirs}) than the training images ({others}): none can be right"
+
+
+def first_of(images: ImageSet, labels: set[int], most: int = 3) -> list[str]:
+    """The names of a few classes, and that there are more."""
+    names = [images.classes[label] for label in sorted(labels)]
+    return names if len(names) <= most else [*names[:most], "…"]
 
 
 def unseen(test: ImageSet, pretraining: ImageSet) -> tuple[ImageSet, int]:

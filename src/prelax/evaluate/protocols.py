@@ -225,15 +225,15 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     found, said = [], result.get("settings")
     asked, k = (said.get("asked_k"), said.get("k")) if isinstance(said, Mapping) else (None, None)
     if k != asked and isinstance(asked, int):
-        vote = "nearest one votes" if k == 1 else f"{k} nearest vote"
-        found.append(f"The {vote}, a tenth of the images, not {asked}.")
+        vote = "nearest image alone votes" if k == 1 else f"{k} nearest images vote"
+        found.append(f"The {vote} (a tenth of all), not the {asked} that evaluate.knn_k asks for.")
     images, seen = (result.get(key) for key in ("test_images", "test_images_left_out_as_seen"))
     if isinstance(images, int) and 0 < images < FEW:
         few = "1 test image is" if images == 1 else f"{images} test images are"
         more = (
             ""
             if result.get("dataset") in SOURCES
-            else " To measure on more, sort the images into folders train and test."
+            else " To measure on more, put more images into a folder test, beside a folder train with the others."
         )
         found.append(f"{few} few: one more or less is {100 / images:.1f} points.{more}")
     if isinstance(seen, int) and seen:
@@ -241,7 +241,7 @@ def notes(result: Mapping[str, Any]) -> list[str]:
         found.append(f"{seen} {was} trained on.")
     for kind in ("test", "training"):
         if isinstance(missed := result.get(f"classes_without_{kind}_images"), list) and missed:
-            more = ", …" if len(missed) > 5 else ""
+            more = f" and {len(missed) - 5} more" if len(missed) > 5 else ""
             found.append(f"No {kind} image is of {', '.join(map(str, missed[:5]))}{more}.")
     return found
 

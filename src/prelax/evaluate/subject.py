@@ -18,7 +18,7 @@ from prelax.data.memory import available_memory
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 from prelax.evaluate.features import Preprocess, at_once, extract, finite, forward, frozen
-from prelax.evaluate.labels import digests_of, labelled, unseen, unseen_by_name
+from prelax.evaluate.labels import apart, digests_of, labelled, unseen, unseen_by_name
 from prelax.loading import Loaded, pipelines_of
 from prelax.nets.heads import MLP
 from prelax.preprocess import Preprocess as Resized
@@ -177,6 +177,8 @@ def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0, share
         test, dropped = unseen_by_name(test, names)
     if pretraining is not None and pretraining.images.shape[1:] == test.images.shape[1:]:
         test, dropped = unseen(test, pretraining)
+    if (why := apart(train, test)) is not None:
+        raise PrelaxError(f"{train.name}: {why}")
     return Subject(
         loaded.backbone,
         loaded.preprocess,
