@@ -22,7 +22,8 @@ USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, 
 app = typer.Typer(
     name="prelax",
     help="Image representations learnt without labels, from augmentations that keep meaning and those that change it.",
-    epilog="Start with `prelax demo`. Each command has an example under --help.",
+    epilog="Start with `prelax demo`, or with images of your own: `prelax pretrain folder data.root=FOLDER`. "
+    "Each command has an example under --help.",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

@@ -285,7 +285,7 @@ def _decode(
     if skipped:
         whole = f"{count + len(listing.skipped):,}"
         notes.append(f"{files(len(skipped))} skipped of {whole}: log.txt in the run folder says which, and why")
-    where = f"mapped from {decoded.file}" if decoded.file else "in memory"
+    where = f"decoded into {decoded.file}" if decoded.file else "in memory"
     notes.append(f"{len(labels):,} images, {gigabytes(decoded.images.numel())}, {where}")
     return ImageSet(
         name=settings.label,

@@ -160,29 +160,30 @@ def reasons(settings: Settings, wanted: dict[str, Any], images: ImageSet | Shard
         why = "small images are used whole" if size == side else "smaller than the images, so that crops differ"
         if size < view_size(side):
             why = "the most for a CPU"
-        lines.append(f"images of {side} px: views of {size} px ({why})")
+        lines.append(f"images of {side} px: views of {size} px (augment.size: {why})")
     if "train.batch_size" in wanted:
         batch = wanted["train.batch_size"]
         limit = "the most that is chosen" if batch == BATCH[kind] else "a power of two, at most a quarter of them"
-        lines.append(f"{count:,} images: batches of {batch} ({limit if batch > 2 else 'the least there is'})")
+        lines.append(f"{count:,} images: batches of {batch} (train.batch_size: {limit if batch > 2 else 'the least'})")
     if "model.backbone" in wanted:
         name = wanted["model.backbone"]
         why = "77 thousand weights, few enough for a CPU" if kind == "cpu" else "11.2 million weights, the paper's"
-        lines.append(f"backbone {name} ({why})")
+        lines.append(f"backbone {name} (model.backbone: {why})")
     if "train.lr" in wanted:
         why = "SimSiam's" if wanted["train.lr"] == RATE else "a small network takes more"
         _, why = USUAL.get(settings.train.optimizer, (None, why))
-        lines.append(f"learning rate {wanted['train.lr']} for 256 images ({why})")
+        lines.append(f"learning rate {wanted['train.lr']} for 256 images (train.lr: {why})")
     if "train.turn" in wanted:
         why = "the most that is chosen" if wanted["train.turn"] == TURN else "the more steps, the shorter"
-        lines.append(f"a step turns a matrix by {100 * wanted['train.turn']:g} % of its length at most ({why})")
+        share = f"{100 * wanted['train.turn']:g} %"
+        lines.append(f"a step changes the weights of a layer by {share} of their length at most (train.turn: {why})")
     if "train.epochs" in wanted:
         epochs = wanted["train.epochs"]
         why = {EPOCHS[kind][0]: "the fewest that are chosen", EPOCHS[kind][1]: "the most that are chosen"}.get(
             epochs, f"about {visits(kind, settings.augment.size or wanted['augment.size']):,} looks at an image"
         )
         where = "CPU" if kind == "cpu" else "GPU"
-        lines.append(f"{count:,} images: {epochs} epochs ({why} for a {where})")
+        lines.append(f"{count:,} images: {epochs} epochs (train.epochs: {why} for a {where})")
     return lines
 
 
