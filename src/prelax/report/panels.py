@@ -34,9 +34,9 @@ def maps(page: Page) -> str:
     panels = "".join(one_map(page, index, atlas) for index, atlas in enumerate(page.atlases))
     whole = all(atlas.whole for atlas in page.atlases)
     lead = (
-        f"Every point is {'an' if whole else 'a test'} image, placed by t-SNE of its features: near in the map means "
-        "alike to the network. "
-        "Point at one to see it; click or tap it for its nearest images by cosine similarity."
+        f"Every point is {'an' if whole else 'a test'} image; images that look alike to the network are near each "
+        "other (t-SNE of its features). "
+        "Point at one to see it; click or tap it for the images most similar to it (by cosine similarity)."
     )
     title = "Map of the images" if whole else "Map of the test set"
     choice = tabs(page, [atlas.run for atlas in page.atlases], "map")
