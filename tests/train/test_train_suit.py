@@ -23,7 +23,7 @@ from prelax.data import ImageSet
 from prelax.errors import PrelaxError
 from prelax.run import Run
 from prelax.train import pretrain
-from prelax.train.suit import batch_for, epochs_for, estimate, suit, view_size
+from prelax.train.suit import batch_for, batch_time, epochs_for, estimate, suit, view_size
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")  # only its name is looked at
 SMALL = ["model.projector_hidden=16", "model.projector_dim=16", "model.predictor_hidden=8", "model.head_hidden=8"]
@@ -112,9 +112,27 @@ def test_settings_that_say_everything_are_not_touched() -> None:
     assert suit(whole, blank(1000, 160), CPU) == (whole, [])
 
 
-def test_a_backbone_the_user_chose_keeps_its_heads() -> None:
-    chosen, _ = suit(open_settings("photos", "model.backbone=resnet18"), blank(1000, 64), CPU)
-    assert chosen.model.projector_dim == 2048
+def test_the_heads_of_a_backbone_the_user_chose_go_by_the_device() -> None:
+    settings = open_settings("photos", "model.backbone=resnet18")
+    assert [suit(settings, blank(1000, 64), where)[0].model.projector_dim for where in (CUDA, CPU)] == [2048, 512]
+    kept, _ = suit(open_settings("photos", "model.backbone=resnet18", "model.projector_dim=1024"), blank(9, 64), CPU)
+    assert (kept.model.projector_hidden, kept.model.projector_dim) == (512, 1024)
+
+
+def test_what_a_step_costs_whatever_its_images_is_not_taken_for_each_of_them() -> None:
+    def asked(fixed: float, each: float, batch: int = 256) -> tuple[float, list[int]]:
+        tried: list[int] = []
+
+        def timed(rows: int) -> float:
+            tried.append(rows)
+            return fixed + each * rows
+
+        return batch_time(timed, batch), tried
+
+    assert asked(9.0, 0.02) == (pytest.approx(14.12), [2, 8])  # an optimiser that takes longer than the images
+    assert asked(0.0, 0.001) == (pytest.approx(0.256), [2, 8, 32, 128, 256])  # a quick step is measured whole
+    assert asked(0.0, 30.0) == (pytest.approx(7680.0), [2])  # nobody waits for a second one
+    assert asked(0.1, 0.01, 2) == (pytest.approx(0.12), [2])
 
 
 def test_warm_up_is_a_share_of_the_epochs_whoever_chose_them() -> None:
