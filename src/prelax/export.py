@@ -113,7 +113,9 @@ def write_timm(loaded: Loaded, folder: Path) -> None:
     name = loaded.settings.model.backbone
     if name.startswith("timm:"):
         known = name.removeprefix("timm:")
-        body = ["import timm, torch", f'net = timm.create_model("{known}", num_classes=0, in_chans={loaded.channels})']
+        size = f", img_size={loaded.size}" if getattr(loaded.backbone, "side", None) else ""
+        made = f'timm.create_model("{known}", num_classes=0, in_chans={loaded.channels}{size})'
+        body = ["import timm, torch", f"net = {made}"]
     else:
         body = ["import timm, torch", f'net = timm.create_model("{name}", num_classes=0)', *stem_lines(loaded)]
     write_weights(loaded, folder, body)

@@ -62,7 +62,7 @@ class Loaded:
         """The same backbone with random weights: the floor of every figure. Draws nothing from the global generator."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            net = build(self.settings, self.channels, self.backbone.state_dict(), str(self.path))
+            net = build(self.settings, self.channels, self.size, self.backbone.state_dict(), str(self.path))
         return net.to(self.device)
 
     def fresh_encoder(self, seed: int) -> nn.Module:
@@ -95,7 +95,7 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Loaded:
         settings, state = run.settings, run.load_backbone()
         preprocess = preprocess_of(settings, channels_of(settings, state, str(path)))
     channels = channels_of(settings, state, str(path))
-    net = build(settings, channels, state, str(path))
+    net = build(settings, channels, preprocess.size, state, str(path))
     net.load_state_dict(state)
     return Loaded(net.to(device).eval(), preprocess, settings, channels, torch.device(device), path)
 
@@ -111,14 +111,14 @@ def channels_of(settings: Settings, state: dict[str, Tensor], where: str) -> int
     return int(stem.shape[1])
 
 
-def build(settings: Settings, channels: int, state: dict[str, Tensor], where: str) -> nn.Module:
-    """The backbone of the settings, once the names and shapes of the weights are its own."""
+def build(settings: Settings, channels: int, size: int, state: dict[str, Tensor], where: str) -> nn.Module:
+    """The backbone of the settings for views of a size, once the names and shapes of the weights are its own."""
     stem = settings.model.stem
     if stem == "auto":  # decided by the image size when the run began, and kept in the weights
         kernel = state["conv1.weight"].shape[-1] if "conv1.weight" in state else 7
         stem = "small" if kernel == 3 else "imagenet"
     name = settings.model.backbone
-    net = backbone(name, stem, channels, init=settings.model.init)
+    net = backbone(name, stem, channels, size, settings.model.init)
     wanted = net.state_dict()
     for key in wanted:
         if key not in state:
@@ -176,7 +176,7 @@ def load_encoder(run: Run, loaded: Loaded) -> nn.Module:
     found = {key[len(mark) :]: value for key, value in named if str(key).startswith(mark)}
     if not found:
         raise PrelaxError(f"{run.path}: the checkpoint holds no projector; this needs the embeddings of a trained run")
-    body = build(loaded.settings, loaded.channels, loaded.backbone.state_dict(), str(run.path))
+    body = build(loaded.settings, loaded.channels, loaded.size, loaded.backbone.state_dict(), str(run.path))
     encoder = Encoder(body, head_of(loaded.settings, body))
     try:
         encoder.load_state_dict(found)

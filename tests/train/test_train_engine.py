@@ -181,12 +181,15 @@ def test_plain_norms_are_synchronised_and_others_named() -> None:
 
 def test_a_network_of_one_size_alone_is_refused_other_views() -> None:
     pytest.importorskip("timm")
-    settings = tiny("model.backbone=timm:vit_tiny_patch16_224")
+    settings = tiny("model.backbone=timm:mixer_s32_224", "method.name=prelax-crops", "augment.size=64")
     images = load_training(settings.data)
-    with pytest.raises(PrelaxError, match=r"224 takes views of 224 px, not of 16: set augment\.size=224"):
+    with pytest.raises(PrelaxError, match=r"224 takes views of 64 px, not of 32: set augment\.small_size=64"):
         Engine(settings, images, CPU, Process())
-    other = settings.model_copy(update={"augment": settings.augment.model_copy(update={"size": 224})})
-    assert Engine(other, images, CPU, Process()).maker.size == 224
+    other = settings.model_copy(update={"augment": settings.augment.model_copy(update={"small_size": 64})})
+    assert Engine(other, images, CPU, Process()).maker.small_size == 64
+    odd = settings.model_copy(update={"augment": settings.augment.model_copy(update={"size": 24})})
+    with pytest.raises(PrelaxError, match=r"backbone timm:mixer_s32_224 (takes|cannot take) views of "):
+        Engine(odd, images, CPU, Process())
 
 
 def test_views_too_small_for_a_network_are_refused_before_anything_is_trained() -> None:

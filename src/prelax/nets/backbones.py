@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
+from collections.abc import Callable
 
 import torch
 import torchvision
@@ -70,14 +73,14 @@ def backbone(
         stem: ``small`` (3x3, stride 1, no max-pool), ``imagenet`` (7x7, stride 2, max-pool), or ``auto``: small for
             images up to 64 px.
         channels: of the images.
-        image_size: what ``auto`` goes by.
+        image_size: what ``auto`` goes by, and what a timm network of a fixed size is built for.
         init: ``torch`` gives convolutions nn.Conv2d's own first weights in place of the network's.
 
     >>> backbone("resnet18", "small").features
     512
     """
     if name.startswith("timm:"):
-        net = _timm(name.removeprefix("timm:"), channels)
+        net = _timm(name.removeprefix("timm:"), channels, image_size)
     elif ":" in name:
         net = _own(name, channels)
     elif name == "resnet8":
@@ -114,14 +117,26 @@ def _resnet(name: str, channels: int, small: bool) -> nn.Module:
     return net
 
 
-def _timm(name: str, channels: int) -> nn.Module:
+def _timm(name: str, channels: int, side: int | None) -> nn.Module:
+    """A network of timm's; a transformer, which has a place for every patch of an image, for images of this side."""
     try:
         import timm
     except ImportError:
         raise PrelaxError(f"backbone timm:{name} needs timm: pip install 'prelax[timm]'") from None
     if not timm.is_model(name):
         raise PrelaxError(f"timm has no model {name!r}{nearest(name, timm.list_models())[:80]}")
-    net = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels)
+    make: Callable[..., nn.Module] = functools.partial(
+        timm.create_model, name, pretrained=False, num_classes=0, in_chans=channels
+    )
+    fixed = side is not None and getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)
+    sized = {"img_size": side}
+    for given in ({**sized, "dynamic_img_size": True}, sized) if fixed else ():  # not all of them know both
+        with contextlib.suppress(TypeError, ValueError, AssertionError, RuntimeError):
+            net = make(**given)
+            net.side = side  # type: ignore[assignment]
+            break
+    else:
+        net = make()
     net.features = getattr(net, "head_hidden_size", None) or net.num_features  # some widen what they pool
     return net
 
@@ -129,12 +144,13 @@ def _timm(name: str, channels: int) -> nn.Module:
 def asked_side(net: nn.Module, channels: int, side: int) -> int:
     """The side of the images a network takes: this one, or the only one that a timm network of fixed size takes."""
     about = getattr(net, "pretrained_cfg", None) or {}
-    if not about.get("fixed_input_size") or about["input_size"][-1] == side:
+    only = getattr(net, "side", None) or (about["input_size"][-1] if about.get("fixed_input_size") else side)
+    if only == side:
         return side
     try:
         tried(net, channels, side)
     except PrelaxError:
-        return int(about["input_size"][-1])
+        return int(only)
     return side  # some take others all the same
 
 
