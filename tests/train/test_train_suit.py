@@ -23,7 +23,7 @@ from prelax.data import ImageSet
 from prelax.errors import PrelaxError
 from prelax.run import Run
 from prelax.train import pretrain
-from prelax.train.suit import batch_for, batch_time, epochs_for, estimate, suit, view_size
+from prelax.train.suit import batch_for, epochs_for, suit, view_size
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")  # only its name is looked at
 SMALL = ["model.projector_hidden=16", "model.projector_dim=16", "model.predictor_hidden=8", "model.head_hidden=8"]
@@ -119,22 +119,6 @@ def test_the_heads_of_a_backbone_the_user_chose_go_by_the_device() -> None:
     assert (kept.model.projector_hidden, kept.model.projector_dim) == (512, 1024)
 
 
-def test_what_a_step_costs_whatever_its_images_is_not_taken_for_each_of_them() -> None:
-    def asked(fixed: float, each: float, batch: int = 256) -> tuple[float, list[int]]:
-        tried: list[int] = []
-
-        def timed(rows: int) -> float:
-            tried.append(rows)
-            return fixed + each * rows
-
-        return batch_time(timed, batch), tried
-
-    assert asked(9.0, 0.02) == (pytest.approx(14.12), [2, 8])  # an optimiser that takes longer than the images
-    assert asked(0.0, 0.001) == (pytest.approx(0.256), [2, 8, 32, 128, 256])  # a quick step is measured whole
-    assert asked(0.0, 30.0) == (pytest.approx(7680.0), [2])  # nobody waits for a second one
-    assert asked(0.1, 0.01, 2) == (pytest.approx(0.12), [2])
-
-
 def test_warm_up_is_a_share_of_the_epochs_whoever_chose_them() -> None:
     for epochs in (1, 2, 100):
         chosen, _ = suit(open_settings("photos", f"train.epochs={epochs}"), blank(1000, 64), CPU)
@@ -183,11 +167,6 @@ def test_the_estimate_agrees_with_the_run(tmp_path: Path) -> None:
     took = sum(line["seconds"] for line in run.metrics())
     assert took / 5 - 1 < expected < 5 * took + 1  # other work on the machine blurs it
     assert said in (run.path / "log.txt").read_text()
-
-
-def test_a_run_of_a_few_steps_is_not_estimated() -> None:
-    settings, _ = suit(open_settings("photos", "train.epochs=2"), blank(40, 32), CPU)
-    assert estimate(settings, blank(40, 32), CPU) is None
 
 
 def test_an_estimate_draws_nothing_and_changes_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prelax.config import Settings
-from prelax.objectives import terms_of
+from prelax.objectives import terms_of, without_angle
 from prelax.objectives.parts import coefficient
 
 
@@ -64,5 +64,5 @@ def no_up(settings: Settings) -> str:
         return ""
     return (
         "; images that have no up and down (from a microscope, from above) have no angle to tell: relax something else "
-        "(`prelax augmentations RUN` names it), or take method.name=simsiam"
+        f"(`prelax augmentations RUN` names it), or take method.name={without_angle(settings.method)}"
     )

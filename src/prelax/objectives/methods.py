@@ -265,6 +265,14 @@ def unread(settings: MethodSettings) -> set[str]:
     return {name for name, is_read in read.items() if not is_read}
 
 
+def without_angle(settings: MethodSettings) -> str:
+    """The method to take for images that have no up and down: what is asked of two ordinary views is asked still.
+
+    Only how they differ: PL off one view, at such weights, ruins a long run (results/log.md, 06 and 43).
+    """
+    return "prelax-std" if settings.std_tells == "difference" else "simsiam"
+
+
 def loss_scale(settings: MethodSettings) -> float:
     """What the printed sum is multiplied by.
 

@@ -30,7 +30,7 @@ from prelax.train.engine import Engine
 from prelax.train.processes import Process, Unread, any_of, joined, wait_for_all
 from prelax.train.progress import Progress
 from prelax.train.refuse import check_apart, check_data, check_enough
-from prelax.train.suit import estimate, suit, too_little_memory
+from prelax.train.suit import estimate, remarks, suit, too_little_memory
 from prelax.train.watching import watcher, watching
 from prelax.whole import NoSpace, check_writable, remove_leftovers
 
@@ -94,6 +94,7 @@ def pretrain(
         chosen: list[str] = []
         if settings.data.source == "folder" and not resume:
             settings, chosen = suit(settings, images, device, process.world)
+            chosen += remarks(settings, images)
             for line in (*images.notes, *chosen) if process.writes else ():
                 say(line)
             if process.world == 1 and (expected := estimate(settings, images, device)):  # several would step together

@@ -17,6 +17,7 @@ from prelax.config import SUITED, Section, Settings, left_open, validate
 from prelax.data import ImageSet, ShardSet
 from prelax.data.store import choose_store
 from prelax.errors import PrelaxError
+from prelax.objectives import terms_of, without_angle
 from prelax.train.engine import Engine
 from prelax.train.processes import Process
 
@@ -43,6 +44,7 @@ TURN, TURNED = 0.05, 1500
 WARMUP = 0.05  # of the epochs
 TINY = 20  # steps of a run that is over before an estimate would be
 ROOM = 0.85  # of a device's memory that a tried batch may take: compiling and capturing take some more
+FEW = 100  # images; of photos 120 were enough to come out ahead of random weights
 PATIENCE = 4.0  # seconds a timed step may take, about
 
 
@@ -240,6 +242,20 @@ def pixels_of(images: ImageSet | ShardSet, device: torch.device) -> Iterator[tor
     need = images.images.numel() if isinstance(images, ImageSet) else 0
     there = need > 0 and choose_store(need, device, isinstance(images, ImageSet) and images.file is not None)
     yield torch.empty(need, dtype=torch.uint8, device=device) if there == "device" else None
+
+
+def remarks(settings: Settings, images: ImageSet | ShardSet) -> list[str]:
+    """What somebody who has read nothing should know of their images before the training, a line each."""
+    lines = []
+    if len(images) < FEW:
+        lines.append(f"{len(images)} images are very few to learn from; some hundreds or more are better")
+    asked = settings.method
+    if asked.relax == "rotation" and any(term.kind == "relaxpl" and term.weight(asked) for term in terms_of(asked)):
+        lines.append(
+            "part of the task is to tell how far a picture was turned; if yours have no up and down (from a "
+            f"microscope, from above), stop and use method.name={without_angle(asked)}"
+        )
+    return lines
 
 
 # -- how long it will take ---------------------------------------------------------------------------------------------
