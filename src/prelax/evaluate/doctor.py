@@ -9,18 +9,16 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
 from prelax.config import Settings
 from prelax.doctor import Finding
 from prelax.errors import PrelaxError
-from prelax.evaluate.remedies import calmer, gamma2, gentler, no_up, remedies
+from prelax.evaluate.collapse import Lines, collapsed, crowded, values
+from prelax.evaluate.remedies import calmer, gamma2, gentler, no_up
 from prelax.record import Target
 
-COLLAPSED_STD, COLLAPSED_RANK = 0.05, 1.1  # of unit embeddings times sqrt(d) (1 is healthy); of directions
-THIN_STD, THIN_RANK = 0.5, 1.5  # runs have come back from here
 WAITING = 0.2  # share of an epoch spent waiting for pixels
 SLOWED = 0.6  # of the run's own median speed
 IGNORED = 0.97  # of the loss of a guess
@@ -29,11 +27,7 @@ JUMP, JUMPS, BEFORE = 1.2, 3, 5  # a loss so much above the median of so many ep
 NOTHING = 1e-6  # the loss of a guess where every draw is the same (a preset of whole images): there is nothing to tell
 SILENT = 0.1  # share of a backbone's channels
 DRAWN = 4096  # images whose parameters say how these are drawn
-UNLEARNT = ("supervised", "rotation")  # methods whose embeddings are not compared
-RANKED = 4  # images in a batch, at least, for its rank to say something: it is at most their number less one
 OF_LOSSES = ("collapse", "pretext")  # questions that numbers alone can answer
-
-Lines = Sequence[Mapping[str, Any]]
 
 
 def diagnose(metrics: Lines, settings: Settings, images: int | None = None) -> list[Finding]:
@@ -50,6 +44,7 @@ def diagnose(metrics: Lines, settings: Settings, images: int | None = None) -> l
         "steadiness": lambda: unsteady(metrics, settings),
         "channels": lambda: silent(metrics, settings),
         "collapse": lambda: collapsed(metrics, settings, batch),
+        "directions": lambda: crowded(metrics, settings, (images or 0) // max(batch, 1)),
         "speed": lambda: waiting(metrics, settings),
         "pretext": lambda: ignores_pretext(metrics, settings),
         "kNN": lambda: probe_fell(metrics, 100 / tested_on(settings, images)),
@@ -70,11 +65,6 @@ def answer(what: str, question: Callable[[], Finding | None]) -> Finding | None:
         return question()
     except PrelaxError as error:
         return Finding(False, what, f"cannot be judged: {error}")
-
-
-def values(metrics: Lines, key: str) -> list[float]:
-    """A metric by epoch, where it was logged."""
-    return [float(line[key]) for line in metrics if isinstance(line.get(key), int | float)]
 
 
 def diverged(metrics: Lines, settings: Settings) -> Finding:
@@ -139,52 +129,6 @@ def silent(metrics: Lines, settings: Settings) -> Finding | None:
         f"normalised{more}",
         {"silent_channels": SILENT},
     )
-
-
-def collapse_limits(settings: Settings, batch: int) -> dict[str, float]:
-    """The metrics that tell a collapse in steps of so many images, and what they fall below.
-
-    Spread alone cannot tell (a last BatchNorm pins it), so the rank is asked as well.
-    """
-    if settings.method.name in UNLEARNT:
-        return {}
-    limits = {"embedding_std": COLLAPSED_STD, "effective_rank": COLLAPSED_RANK}
-    return {key: low for key, low in limits.items() if key != "effective_rank" or batch >= RANKED}
-
-
-def collapsed(metrics: Lines, settings: Settings, batch: int) -> Finding | None:
-    """Whether the embeddings became one point, or one line."""
-    limits = collapse_limits(settings, batch)
-    std, rank = (values(metrics, key) if key in limits else [] for key in ("embedding_std", "effective_rank"))
-    if not std and not rank:
-        return None
-    figure = ", ".join(
-        part
-        for part in (
-            f"embedding std {std[-1]:.3f} (1 is healthy)" if std else "",
-            f"effective rank {rank[-1]:.1f}" if rank else "",
-        )
-        if part
-    )
-    bad_std = bool(std) and not std[-1] > COLLAPSED_STD  # NaN is bad too
-    bad_rank = bool(rank) and not rank[-1] > COLLAPSED_RANK
-    if bad_std or bad_rank:
-        what = "the run collapsed: all images get nearly the same embedding"
-        if not bad_std:
-            what = "the run collapsed: the embeddings lie on one line"
-        return Finding(
-            False,
-            "collapse",
-            f"{what} ({figure}); try {remedies(settings)}",
-            {key: limit for key, limit in limits.items() if values(metrics, key)},
-        )
-    thin = {"embedding_std": THIN_STD} if std and std[-1] < THIN_STD else {}
-    if rank and rank[-1] < THIN_RANK:
-        thin["effective_rank"] = THIN_RANK
-    if thin:
-        what = "crowd together" if "embedding_std" in thin else "lie near one line"
-        return Finding(False, "collapse", f"close to collapse: the embeddings {what} ({figure})", thin)
-    return Finding(True, "collapse", f"none: {figure}")
 
 
 def waiting(metrics: Lines, settings: Settings) -> Finding | None:

@@ -21,7 +21,7 @@ from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, ShardStore, bar, load, load_training
 from prelax.data.tars import remote
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
-from prelax.evaluate.doctor import collapse_limits
+from prelax.evaluate.collapse import collapse_limits, crowded
 from prelax.evaluate.labels import digests_of
 from prelax.evaluate.remedies import calmer, remedies
 from prelax.run import Run
@@ -157,7 +157,7 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
     epoch, step = restore(run, engine)
     wait_for_all(process)
     epochs, history = settings.train.epochs, [line for line in run.metrics() if line["epoch"] <= epoch]
-    shown = progress and process.writes
+    shown, told = progress and process.writes, False
     with (
         torch.random.fork_rng(devices=[engine.device] if engine.device.type == "cuda" else []),
         interruptible() as interrupted,
@@ -211,6 +211,10 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
                     said = f"the kNN probe after epoch {epoch} failed ({first_line(error)}): there will be no more"
                     run.log(said)
                     warnings.warn(said, PrelaxWarning, stacklevel=2)
+            if process.writes and not told and (few := crowded(history, settings, engine.steps)):
+                told = True
+                run.log(few.found)
+                warnings.warn(few.found, PrelaxWarning, stacklevel=2)
             if process.writes:
                 for broken in engine.store.new_broken() if isinstance(engine.store, ShardStore) else ():
                     run.log(f"skipped {broken}")
