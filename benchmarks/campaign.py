@@ -5,10 +5,12 @@
 PLAN is a list of runs: ``name``, ``recipe``, ``set`` (settings), ``seed``, ``protocols``, ``note``. Every run is made
 by the product's own commands, and evaluated while the next one starts. Finished runs add a line to OUT/runs.jsonl;
 OUT/runs.tar.gz holds the settings, metrics and evaluations of all of them (no weights). A run that fails is a line too.
-Runs not begun when the minutes are over are left for another time.
+Runs not begun when the minutes are over are left for another time. With ``--warm`` what the next run needs is compiled
+while this one trains (of CIFAR-10, by compiling.py beside this file).
 """
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -18,6 +20,7 @@ import sys
 import tarfile
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -46,7 +49,7 @@ def places(item: dict[str, Any], out: Path) -> tuple[Path, Path]:
 def train(item: dict[str, Any], out: Path, data: str | None, commit: str | None) -> dict[str, Any]:
     """One run of the plan, trained, as its line."""
     folder, log = places(item, out)
-    pairs = [f"{key}={value}" for key, value in item.get("set", {}).items()]
+    pairs = changes(item)
     root = [f"data.root={data}"] if data else []
     seed = str(item.get("seed", 0))
     shown = ["prelax", "pretrain", item["recipe"], *pairs, "--seed", seed]
@@ -80,6 +83,40 @@ def train(item: dict[str, Any], out: Path, data: str | None, commit: str | None)
     if code != 0:
         line["failed"] = (read(log).strip().splitlines() or ["no output"])[-1]
     return line
+
+
+def changes(item: dict[str, Any]) -> list[str]:
+    """A run's settings, as the commands take them."""
+    return [f"{key}={value}" for key, value in item.get("set", {}).items()]
+
+
+@contextlib.contextmanager
+def warming(following: dict[str, Any] | None, item: dict[str, Any], out: Path) -> Iterator[None]:
+    """While a run trains: what the following one will compile, from when this one has, into the cache of both."""
+    if following is None:
+        yield
+        return
+    over = threading.Event()
+
+    def work() -> None:
+        while not read(places(item, out)[0] / "metrics.jsonl"):  # it compiles in its first epoch
+            if over.wait(1):
+                return
+        script, into = Path(__file__).with_name("compiling.py"), out / "logs" / f"{following['name']}-compiling"
+        with open(f"{into}.txt", "w") as said:
+            command = [sys.executable, str(script), f"{into}.json", following["recipe"], *changes(following)]
+            with subprocess.Popen(command, stdout=said, stderr=said) as compiling:
+                while compiling.poll() is None:
+                    if over.wait(1):
+                        compiling.kill()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def evaluate(item: dict[str, Any], line: dict[str, Any], out: Path) -> None:
@@ -125,6 +162,7 @@ def main() -> None:
     parser.add_argument("--data")
     parser.add_argument("--commit")
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--warm", action="store_true")
     asked = parser.parse_args()
     deadline = time.monotonic() + 60 * asked.minutes
     for name in ("runs", "logs"):
@@ -140,7 +178,9 @@ def main() -> None:
                 item = waiting.get_nowait()
             except queue.Empty:
                 return
-            line = train(item, asked.out, asked.data, asked.commit)
+            following = next(iter(waiting.queue), None) if asked.warm else None
+            with warming(following, item, asked.out):
+                line = train(item, asked.out, asked.data, asked.commit)
             judged.append(judge.submit(evaluate, item, line, asked.out))
 
     judged: list[Future[None]] = []
