@@ -25,7 +25,7 @@ def directions(metrics, *changes, images=50_000):
 def test_embeddings_that_a_pretext_fills_are_told_with_what_to_try():
     finding = directions(narrow(range(1, 151)))
     assert not finding.fine
-    assert finding.found.startswith("from epoch 104 to 150 the embeddings kept to about 8 directions")
+    assert finding.found.startswith("embeddings of about 8 directions (from epoch 104 to 150)")
     assert "method.std_reads=backbone or train.optimizer=muon" in finding.found
     assert "muon" not in directions(narrow(range(1, 151)), "train.optimizer=muon").found
 
@@ -54,4 +54,4 @@ def test_a_run_is_told_once_while_it_is_trained(monkeypatch, tmp_path):
     with pytest.warns(PrelaxWarning, match="hardly more than PL asks for") as told:
         run = pretrain(settings, tmp_path / "run", progress=False)
     assert len([w for w in told if "directions" in str(w.message)]) == 1
-    assert (run.path / "log.txt").read_text().count("from epoch 1 to 1 the embeddings kept to about") == 1
+    assert (run.path / "log.txt").read_text().count("directions (from epoch 1 to 1)") == 1

@@ -93,7 +93,7 @@ def crowded(metrics: Lines, settings: Settings, steps: int) -> Finding | None:
     return Finding(
         False,
         "directions",
-        f"from epoch {few[0]['epoch']} to {few[-1]['epoch']} the embeddings kept to about {about:.0f} directions, "
+        f"embeddings of about {about:.0f} directions (from epoch {few[0]['epoch']} to {few[-1]['epoch']}), "
         f"hardly more than PL asks for, which leaves the images little room; try {in_words(told)}",
         {"effective_rank": CROWDED},
     )
