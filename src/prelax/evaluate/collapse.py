@@ -15,8 +15,8 @@ COLLAPSED_STD, COLLAPSED_RANK = 0.05, 1.1  # of unit embeddings times sqrt(d) (1
 THIN_STD, THIN_RANK = 0.5, 1.5  # runs have come back from here
 UNLEARNT = ("supervised", "rotation")  # methods whose embeddings are not compared
 RANKED = 4  # images in a batch, at least, for its rank to say something: it is at most their number less one
-# A PL off embeddings: two runs that kept under so many directions after so many steps ended 2 and 17 points under
-# SimSiam, no other run on a GPU was there for more than half a hundredth of its epochs (results/log.md, 41).
+# A PL off embeddings: two runs that kept under so many directions after so many steps, for a larger share of their
+# epochs, ended well under SimSiam; of the others as long none was there for more than 0.5 % (results/log.md, 06, 41).
 CROWDED, SETTLED, LASTING = 10.0, 10_000, 0.05
 
 Lines = Sequence[Mapping[str, Any]]
