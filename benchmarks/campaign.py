@@ -7,6 +7,9 @@ by the product's own commands, and evaluated while the next one starts. Finished
 OUT/runs.tar.gz holds the settings, metrics and evaluations of all of them (no weights). A run that fails is a line too.
 Runs not begun when the minutes are over are left for another time. With ``--warm`` what the next run needs is compiled
 while this one trains (of CIFAR-10, by compiling.py beside this file).
+
+``least: {100: 72.5}`` gives a run up whose kNN accuracy after 100 epochs is under 72.5: it is stopped, is a line, and
+is not evaluated. ``after: NAME`` is a run made only if NAME, before it in the plan, was given up (with one lane).
 """
 
 import argparse
@@ -35,6 +38,25 @@ def call(command: list[str], log: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+def watch(command: list[str], log: Path, metrics: Path, least: dict[int, float]) -> tuple[int, str]:
+    """Exit code of a training, and why it was given up where its kNN accuracy was under what the plan asks."""
+    with open(log, "a") as errors, subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors) as training:
+        while training.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                training.wait(5 if least else None)
+            for row in rows(metrics):
+                if row.get("knn", 100.0) < least.get(row["epoch"], 0.0):
+                    training.terminate()
+                    training.wait()
+                    return 0, f"kNN {row['knn']} after epoch {row['epoch']}, under {least[row['epoch']]}"
+    return training.returncode, ""
+
+
+def rows(metrics: Path) -> list[dict[str, Any]]:
+    """The epochs a run has written; its last line may be half there."""
+    return [json.loads(text) for text in read(metrics).splitlines(keepends=True) if text.endswith("\n")]
+
+
 def hardware() -> str:
     import torch
 
@@ -55,7 +77,8 @@ def train(item: dict[str, Any], out: Path, data: str | None, commit: str | None)
     shown = ["prelax", "pretrain", item["recipe"], *pairs, "--seed", seed]
     began = time.perf_counter()
     again = ["--resume"] if (folder / "config.yaml").exists() else []
-    code, _ = call([sys.executable, "-m", *shown, *root, "--out", str(folder), "--quiet", *again], log)
+    command = [sys.executable, "-m", *shown, *root, "--out", str(folder), "--quiet", *again]
+    code, given_up = watch(command, log, folder / "metrics.jsonl", item.get("least", {}))
     trained = time.perf_counter() - began
     line: dict[str, Any] = {
         "name": item["name"],
@@ -66,7 +89,7 @@ def train(item: dict[str, Any], out: Path, data: str | None, commit: str | None)
         "hardware": hardware(),
         "note": item.get("note", ""),
     }
-    metrics = [json.loads(text) for text in read(folder / "metrics.jsonl").splitlines()]
+    metrics = rows(folder / "metrics.jsonl")
     config = yaml.safe_load(read(folder / "config.yaml") or "{}")
     if config:
         line |= {
@@ -80,7 +103,9 @@ def train(item: dict[str, Any], out: Path, data: str | None, commit: str | None)
         speed = sorted(m["views_per_s"] for m in metrics)[len(metrics) // 2]
         line |= {"epochs_done": last["epoch"], "views_per_s": round(speed), "last": last}
     line["minutes"] = round(trained / 60, 2)
-    if code != 0:
+    if given_up:
+        line["given_up"] = given_up
+    elif code != 0:
         line["failed"] = (read(log).strip().splitlines() or ["no output"])[-1]
     return line
 
@@ -122,7 +147,7 @@ def warming(following: dict[str, Any] | None, item: dict[str, Any], out: Path) -
 def evaluate(item: dict[str, Any], line: dict[str, Any], out: Path) -> None:
     """Measures a run that was trained, and writes its line."""
     folder, log = places(item, out)
-    if "failed" not in line:
+    if "failed" not in line and "given_up" not in line:
         began = time.perf_counter()
         protocols = ",".join(item.get("protocols", ["knn", "linear-fast"]))
         command = [sys.executable, "-m", "prelax", "evaluate", str(folder), "--protocol", protocols, "--json"]
@@ -178,12 +203,17 @@ def main() -> None:
                 item = waiting.get_nowait()
             except queue.Empty:
                 return
-            following = next(iter(waiting.queue), None) if asked.warm else None
+            if item.get("after") not in (None, *given_up):
+                continue
+            following = next((i for i in list(waiting.queue) if "after" not in i), None) if asked.warm else None
             with warming(following, item, asked.out):
                 line = train(item, asked.out, asked.data, asked.commit)
+            if "given_up" in line:
+                given_up.add(item["name"])
             judged.append(judge.submit(evaluate, item, line, asked.out))
 
     judged: list[Future[None]] = []
+    given_up: set[str] = set()
     with ThreadPoolExecutor(1) as judge:  # one at a time: they write the same files
         lanes = [threading.Thread(target=lane) for _ in range(asked.lanes)]
         for thread in lanes:
