@@ -50,7 +50,7 @@ __all__ = [
     "validate",
 ]
 
-FOUND = ("data.image_size", "data.channels")  # chosen by what the images are, where nobody said
+FOUND = ("data.image_size", "data.channels", "model.stem")  # by what images and weights are, where nobody said
 SUITED = (  # chosen for a folder of images by their size and number, where nobody said
     "augment.size",
     "model.backbone",
@@ -74,6 +74,8 @@ FEW = 24  # names that can be listed in a line
 def left_open(settings: Settings, key: str) -> bool:
     """Whether a setting is one that goes by the images, and neither recipe nor user gave it."""
     name, _, leaf = key.rpartition(".")
+    if key == "model.stem":
+        return settings.model.stem == "auto" and settings.model.weights is not None
     if key in FOUND:
         return getattr(settings.data, leaf) is None
     if key not in SUITED or settings.data.source != "folder":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from prelax import augment
 from prelax.config import MethodSettings, Settings, validate
 from prelax.errors import PrelaxError, first_line
 from prelax.nets import Encoder, backbone, projector
+from prelax.nets.backbones import LAYERS
 from prelax.nets.heads import MLP
 from prelax.objectives import Method, method, terms_of
 from prelax.objectives.parts import coefficient
@@ -65,6 +67,15 @@ class Loaded:
             net = build(self.settings, self.channels, self.size, self.backbone.state_dict(), str(self.path))
         return net.to(self.device)
 
+    def begun(self) -> nn.Module | None:
+        """The same backbone with the weights it began with, in eval mode; None where those were random."""
+        state = Run(self.path).load_start()
+        if state is None:
+            return None
+        net = build(self.settings, self.channels, self.size, state, str(self.path))
+        net.load_state_dict(state)
+        return net.to(self.device).eval()
+
     def fresh_encoder(self, seed: int) -> nn.Module:
         """F with random weights: the same backbone and projector."""
         body = self.fresh(seed)
@@ -89,7 +100,7 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Loaded:
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise PrelaxError(f"device={device}: this machine has no CUDA device; use cpu, or auto")
     if (path / "config.json").is_file() and not (path / "config.yaml").is_file():
-        settings, state, preprocess = _read_hub(path)
+        settings, state, preprocess = read_hub(path)
     else:
         run = Run.open(path)
         settings, state = run.settings, run.load_backbone()
@@ -119,19 +130,22 @@ def build(settings: Settings, channels: int, size: int, state: dict[str, Tensor]
         stem = "small" if kernel == 3 else "imagenet"
     name = settings.model.backbone
     net = backbone(name, stem, channels, size, settings.model.init)
-    wanted = net.state_dict()
+    check_names(state, net.state_dict(), f"{name} ({stem} stem)" if name in LAYERS else name, where)
+    return net
+
+
+def check_names(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], what: str, where: str) -> None:
+    """Refuses weights whose names and shapes are not those of a network, by the first that differs."""
+    not_of = f"{where}: the weights are not of a {what}"
     for key in wanted:
         if key not in state:
-            raise PrelaxError(f"{where}: the weights are not of a {name}: {key} is missing")
+            raise PrelaxError(f"{not_of}: {key} is missing")
         if state[key].shape != wanted[key].shape:
             has, needs = ("x".join(map(str, t.shape)) for t in (state[key], wanted[key]))
-            raise PrelaxError(
-                f"{where}: the weights are not of a {name} ({stem} stem): {key} is {has}, it should be {needs}"
-            )
+            raise PrelaxError(f"{not_of}: {key} is {has}, it should be {needs}")
     for key in state:
         if key not in wanted:
-            raise PrelaxError(f"{where}: the weights are not of a {name}: {key} is not one of its names")
-    return net
+            raise PrelaxError(f"{not_of}: {key} is not one of its names")
 
 
 def views_of(settings: Settings, channels: int, image_size: int | None = None) -> ViewMaker:
@@ -206,6 +220,7 @@ def save_hub(run: Run, folder: Path | str) -> Path:
     loaded = load(run.path)
     settings = loaded.settings.model_dump(mode="json")
     settings["data"].update(dict.fromkeys(PATHS))
+    settings["model"]["weights"] = began_with(loaded.settings)
     pre = loaded.preprocess
     config = {
         "library_name": "prelax",
@@ -225,7 +240,7 @@ def save_hub(run: Run, folder: Path | str) -> Path:
     return folder
 
 
-def _read_hub(path: Path) -> tuple[Settings, dict[str, Tensor], Preprocess]:
+def read_hub(path: Path) -> tuple[Settings, dict[str, Tensor], Preprocess]:
     try:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
         pre = config["preprocess"]
@@ -278,7 +293,7 @@ A backbone trained {taught} labels by prelax {prelax.__version__}; card written 
 - **Method**: {s.method.name}{base}{weights}
 - **Training**: {epochs if epochs is not None else s.train.epochs} epochs, batch {s.train.batch_size}, \
 {s.train.optimizer}, lr {s.train.lr:g} per 256 images{turn}, seed {s.seed}
-- **Output**: {width} features an image
+{f"- **Began with**: {began}{chr(10)}" if (began := began_with(s)) else ""}- **Output**: {width} features an image
 
 {figures}
 
@@ -288,6 +303,11 @@ model = prelax.load("this folder")
 features = model(images)  # uint8, B x {loaded.channels} x H x W -> B x {width}
 ```
 """
+
+
+def began_with(settings: Settings) -> str | None:
+    """What a backbone began with, by the last part of its name: where it lay says nothing to others."""
+    return Path(settings.model.weights).name if settings.model.weights is not None else None
 
 
 def figures_of(name: str, e: dict[str, Any]) -> str:

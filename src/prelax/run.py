@@ -5,6 +5,7 @@ data.json              what it is trained on, to be recognised later
 metrics.jsonl          a line an epoch
 checkpoint.pt          written whole or not at all; loaded without executing anything
 backbone.safetensors   a plain torchvision or timm state dict
+start.safetensors      what it began with, where that was not random
 eval/*.json            a file per evaluation
 log.txt · report.html
 """
@@ -302,7 +303,24 @@ class Run:
 
     def save_backbone(self, state: Mapping[str, Tensor]) -> None:
         """``backbone.safetensors``: plain names, no prefix to strip."""
-        target = self.path / "backbone.safetensors"
+        self._save_weights("backbone.safetensors", state)
+
+    def save_start(self, state: Mapping[str, Tensor]) -> None:
+        """``start.safetensors``: the weights the backbone begins with."""
+        self._save_weights("start.safetensors", state)
+
+    def load_start(self) -> dict[str, Tensor] | None:
+        """The weights the backbone began with; None where they were random, or are not kept."""
+        path = self.path / "start.safetensors"
+        if not path.is_file():
+            return None
+        try:
+            return load_file(path)
+        except Exception as error:
+            raise PrelaxError(f"{path} cannot be read ({first_line(error)}); remove it to do without") from None
+
+    def _save_weights(self, name: str, state: Mapping[str, Tensor]) -> None:
+        target = self.path / name
         with writing(target), replacing(target) as temporary:
             save_file(plain(state), temporary)
 

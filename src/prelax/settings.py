@@ -66,6 +66,9 @@ class AugmentSettings(Section):
 class ModelSettings(Section):
     backbone: str = Field("resnet18", description="resnet8, resnet18, resnet34, resnet50, timm:NAME or MODULE:CLASS")
     stem: Literal["auto", "small", "imagenet"] = Field("auto", description="small: 3x3 stride 1, no max-pool (32 px)")
+    weights: str | None = Field(
+        None, description="what the backbone begins with: a run folder, a file of weights, or pretrained (published)"
+    )
     init: Literal["fan-out", "torch"] = Field(
         "fan-out", description="of convolutions: torchvision's ResNets', or nn.Conv2d's own, 2.4 times smaller"
     )

@@ -39,6 +39,8 @@ def test_a_file_of_torchvisions_weights_is_recognised_with_its_classifier(tmp_pa
         save_file(state, tmp_path / f"{name}.safetensors")
         start = read_start(tmp_path / f"{name}.safetensors")
         assert (start.backbone, start.stem) == (name, "imagenet")
+    torch.save({"state_dict": {f"module.{key}": tensor for key, tensor in state.items()}}, tmp_path / "theirs.pth")
+    assert read_start(tmp_path / "theirs.pth").digest == start.digest
     body = detector(start, RETINA, 2).backbone.body  # type: ignore[union-attr]
     assert torch.equal(body.layer4[2].conv3.weight, state["layer4.2.conv3.weight"])  # type: ignore[union-attr, index]
 
@@ -114,7 +116,7 @@ def test_a_start_that_cannot_be_one_is_refused_in_a_line(tmp_path: Path, backbon
         "less.safetensors": "layer3.0.bn1.weight is missing",
         "grey.safetensors": "not the first convolution of a ResNet on colour images",
         "torn.safetensors": "cannot be read",
-        "old.pth": "a .safetensors file",
+        "old.pth": "cannot be read",
         "nothing": "no run folder and no file",
     }.items():
         with pytest.raises(PrelaxError, match=said) as error:

@@ -14,7 +14,7 @@ from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, workin
 
 def detect(
     start: Annotated[
-        str, typer.Argument(metavar="START", help="A run folder, WEIGHTS.safetensors, or the word random.")
+        str, typer.Argument(metavar="START", help="A run folder, a file of weights, or the word random or pretrained.")
     ],
     data: Annotated[
         Path, typer.Option("--data", help="Holds instances_{train,val}.json, train/ and val/, or COCO's own layout.")
@@ -37,7 +37,7 @@ def detect(
         int, typer.Option("--draws", min=0, help="Sets of images drawn for the standard errors; 0 makes none.")
     ] = 100,
     backbone: Annotated[
-        str, typer.Option("--backbone", help="Of a random start: resnet18, resnet34 or resnet50.")
+        str, typer.Option("--backbone", help="Of random and pretrained: resnet18, resnet34 or resnet50.")
     ] = "resnet18",
     stem: Annotated[str, typer.Option("--stem", help="Of a random start: imagenet or small.")] = "imagenet",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that --out holds.")] = False,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torchvision.models.detection import MaskRCNN, RetinaNet
 from torchvision.models.detection.anchor_utils import AnchorGenerator
@@ -16,9 +15,10 @@ from torchvision.ops import FrozenBatchNorm2d
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
 
 from prelax.detect.settings import MODELS, DetectSettings
-from prelax.errors import PrelaxError, first_line
+from prelax.errors import PrelaxError
 from prelax.loading import load
 from prelax.nets import backbone
+from prelax.weights import DEEPEST, PUBLISHED, Weights, fitted, own_names, published, read_file, told
 
 __all__ = ["MODELS", "Start", "detector", "read_start"]
 
@@ -58,29 +58,29 @@ class Start:
 
 
 def read_start(source: Path | str, net: str = "resnet18", stem: str = "imagenet") -> Start:
-    """The start a source names: ``random``, a run folder, or a ``.safetensors`` file in torchvision's names.
+    """The start a source names: ``random``, a run folder, a file of weights in torchvision's names, or ``pretrained``.
 
     Args:
-        net, stem: of random weights; others say themselves what they are.
+        net: of random and of published weights; others say themselves what they are.
+        stem: of random weights.
     """
+    if str(source) in ("random", PUBLISHED) and net not in BACKBONES:
+        raise PrelaxError(f"no detector on {net!r}; use {', '.join(BACKBONES)}")
     if str(source) == "random":
-        if net not in BACKBONES:
-            raise PrelaxError(f"no detector on {net!r}; use {', '.join(BACKBONES)}")
         if stem not in ("imagenet", "small"):
             raise PrelaxError(f"no stem {stem!r}; use imagenet or small")
         return Start("random", net, stem, None)
+    if str(source) == PUBLISHED:
+        return of_weights(PUBLISHED, published(net).state)
     path = Path(source)
     if path.is_dir():
         return of_run(path)
     if not path.is_file():
-        raise PrelaxError(f"{source} is no run folder and no file of weights; `random` starts from nothing")
-    if path.suffix != ".safetensors":
-        raise PrelaxError(f"{path}: weights are read from a run folder or a .safetensors file (see docs/detection.md)")
-    try:
-        state = load_file(path)
-    except Exception as error:
-        raise PrelaxError(f"{path} cannot be read ({first_line(error)})") from None
-    return of_weights(str(source), state)
+        raise PrelaxError(
+            f"{source} is no run folder and no file of weights; `random` starts from nothing, "
+            f"`{PUBLISHED}` from what torchvision publishes"
+        )
+    return of_weights(str(source), read_file(path))
 
 
 def of_run(path: Path) -> Start:
@@ -99,17 +99,11 @@ def of_run(path: Path) -> Start:
 
 def of_weights(name: str, state: dict[str, Tensor]) -> Start:
     """A state dict of torchvision's ResNet-18, 34 or 50, with or without its classifier."""
-    state = {key: value for key, value in state.items() if not key.startswith("fc.")}
-    if "layer4.2.conv3.weight" in state:
-        net = "resnet50"
-    else:
-        net = "resnet34" if "layer4.2.conv2.weight" in state else "resnet18"
-    wanted = backbone(net, stem_of(state, name)).state_dict()
-    for key in [*wanted, *state]:
-        if key not in state or key not in wanted or state[key].shape != wanted[key].shape:
-            how = "missing" if key not in state else "unknown" if key not in wanted else "of another shape"
-            raise PrelaxError(f"{name}: the weights are not of torchvision's {net}: {key} is {how}")
-    return Start(name, net, stem_of(state, name), state)
+    net = found if (found := told(state)) in BACKBONES else BACKBONES[0]
+    state = own_names(state, DEEPEST)
+    stem = stem_of(state, name)
+    state = fitted(Weights(name, state, net), backbone(net, stem), net, 3)
+    return Start(name, net, stem, state)
 
 
 def stem_of(state: dict[str, Tensor], where: str) -> str:

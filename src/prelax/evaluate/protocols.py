@@ -29,7 +29,7 @@ from prelax.evaluate.probe import (
 from prelax.evaluate.relaxing import FEW
 from prelax.evaluate.residual import probe_residual
 from prelax.evaluate.retrieval import precision
-from prelax.evaluate.subject import Subject, random_subject, subject
+from prelax.evaluate.subject import Subject, random_subject, start_subject, subject
 from prelax.loading import IMAGE_SIZE, Loaded, load
 from prelax.run import Run
 
@@ -109,6 +109,7 @@ def evaluate(
     results = []
     judged = subject(loaded, on, seed, shared) if any(name in PROBES for name in protocols) else None
     floor = random_subject(judged, loaded) if judged is not None else None
+    start = start_subject(judged, loaded) if judged is not None else None
     for number, name in enumerate(protocols, 1):
         tell(doing := f"measuring {name} ({number} of {len(protocols)})")
         if name in PROBES:
@@ -117,6 +118,9 @@ def evaluate(
             judged.tell = partial(_further, tell, doing)
             floor.tell = partial(_further, tell, f"{doing}, random weights")
             result = examine(name, judged, floor, loaded, settings)
+            if start is not None:
+                start.tell = partial(_further, tell, f"{doing}, as it began")
+                result |= before(name, start, result)
         else:
             result = probe_residual(run, loaded, on=on, seed=seed)
         result["dataset"] = target.label
@@ -214,6 +218,13 @@ def examine(
     }
 
 
+def before(name: str, start: Subject, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The same figure of the weights that a run began with."""
+    beneath = FLOOR.get(name, name)
+    found = PROBES[beneath](start, EvaluateSettings.model_validate(result["evaluate"]), result["seeds"])
+    return {"start": round(found.score.mean, 4), "start_std": round(found.score.std, 4), "start_protocol": beneath}
+
+
 def only_in(judged: Subject, split: str, other: str) -> list[str]:
     """The classes that have images of one split and none of the other."""
     here, there = (set(judged.labels(name).unique().tolist()) for name in (split, other))
@@ -227,6 +238,11 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     if k != asked and isinstance(asked, int):
         vote = "nearest image alone votes" if k == 1 else f"{k} nearest images vote"
         found.append(f"The {vote} (a tenth of all), not the {asked} that evaluate.knn_k asks for.")
+    start, figure = (result.get(key) for key in ("start", "accuracy"))
+    if isinstance(start, int | float) and isinstance(figure, int | float):
+        by = f" (by {told})" if (told := result.get("start_protocol")) != result.get("protocol") else ""
+        changed = f"training changed that by {figure - start:+.1f}"
+        found.append(f"{result.get('protocol')}: the weights it began with have {start:.1f}{by}; {changed}.")
     images, seen = (result.get(key) for key in ("test_images", "test_images_left_out_as_seen"))
     if isinstance(images, int) and 0 < images < FEW:
         few = "1 test image is" if images == 1 else f"{images} test images are"

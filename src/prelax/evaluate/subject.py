@@ -251,6 +251,12 @@ def random_subject(of: Subject, loaded: Loaded) -> Subject:
     return replace(of, backbone=net, kept={})
 
 
+def start_subject(of: Subject, loaded: Loaded) -> Subject | None:
+    """The same task for the weights that a run began with, as they were; None where those were random."""
+    net = loaded.begun()
+    return replace(of, backbone=net, kept={}) if net is not None else None
+
+
 @alone()
 @torch.no_grad()
 def settle_norms(net: nn.Module, of: Subject, images: int = 4096) -> nn.Module:

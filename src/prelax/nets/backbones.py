@@ -117,7 +117,20 @@ def _resnet(name: str, channels: int, small: bool) -> nn.Module:
     return net
 
 
-def _timm(name: str, channels: int, side: int | None) -> nn.Module:
+def pretrained_timm(name: str, channels: int, side: int) -> nn.Module:
+    """A network ``timm:NAME`` with the weights that timm publishes for it, fitted by timm to channels and side."""
+    try:
+        return _timm(name.removeprefix("timm:"), channels, side, pretrained=True)
+    except PrelaxError:
+        raise
+    except Exception as error:
+        raise PrelaxError(
+            f"timm's weights of {name.removeprefix('timm:')} cannot be fetched ({first_line(error)}); without a "
+            "network give a file of weights: model.weights=FILE"
+        ) from None
+
+
+def _timm(name: str, channels: int, side: int | None, pretrained: bool = False) -> nn.Module:
     """A network of timm's; a transformer, which has a place for every patch of an image, for images of this side."""
     try:
         import timm
@@ -126,7 +139,7 @@ def _timm(name: str, channels: int, side: int | None) -> nn.Module:
     if not timm.is_model(name):
         raise PrelaxError(f"timm has no model {name!r}{nearest(name, timm.list_models())[:80]}")
     make: Callable[..., nn.Module] = functools.partial(
-        timm.create_model, name, pretrained=False, num_classes=0, in_chans=channels
+        timm.create_model, name, pretrained=pretrained, num_classes=0, in_chans=channels
     )
     fixed = side is not None and getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)
     sized = {"img_size": side}

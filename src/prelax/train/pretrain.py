@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from prelax.config import Settings
+from prelax.config import Settings, left_open
 from prelax.data import ImageSet, ShardSet, ShardStore, bar, load, load_training
 from prelax.data.tars import remote
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
@@ -30,8 +30,9 @@ from prelax.train.engine import Engine
 from prelax.train.processes import Process, Unread, any_of, joined, wait_for_all
 from prelax.train.progress import Progress
 from prelax.train.refuse import check_apart, check_data, check_enough
-from prelax.train.suit import estimate, remarks, suit, too_little_memory
+from prelax.train.suit import estimate, remarks, suit, too_little_memory, with_values
 from prelax.train.watching import watcher, watching
+from prelax.weights import PUBLISHED, Weights, read_weights
 from prelax.whole import NoSpace, check_writable, remove_leftovers
 
 PATIENCE = 10  # epochs a collapse must last: runs have come back after six
@@ -45,6 +46,7 @@ WRITTEN = (  # by who holds the folder's lock, and nobody else
     "checkpoint.pt",
     "checkpoint.previous.pt",
     "backbone.safetensors",
+    "start.safetensors",
 )
 
 
@@ -86,17 +88,21 @@ def pretrain(
             run.check_free()
             check_writable(run.path)  # before an hour of decoding, not after it
             check_apart(run.path, settings.data)
+        settings, weights = with_weights(settings, run)
         start_compilers(settings, device)  # while data are read
         with bar() if progress and process.writes else contextlib.nullcontext() as drawn:
             images = load_training(settings.data, drawn)
         settings = as_found(settings, images)
         check_enough(settings, images, process.world)
-        chosen: list[str] = []
+        chosen = [f"the backbone begins with {weights.name} (model.weights)"] if weights is not None else []
+        for line in chosen if process.writes else ():
+            say(line)
         if settings.data.source == "folder" and not resume:
-            settings, chosen = suit(settings, images, device, process.world)
-            chosen += remarks(settings, images)
-            for line in (*images.notes, *chosen) if process.writes else ():
+            settings, suited = suit(settings, images, device, process.world)
+            suited += remarks(settings, images)
+            for line in (*images.notes, *suited) if process.writes else ():
                 say(line)
+            chosen += suited
             if process.world == 1 and (expected := estimate(settings, images, device)):  # several would step together
                 say(expected)
                 chosen.append(expected)
@@ -106,7 +112,7 @@ def pretrain(
             if process.writes:
                 say(line)
         with contextlib.suppress(torch.OutOfMemoryError):
-            return begin(run, settings, images, device, process, resume, chosen, progress)
+            return begin(run, settings, images, device, process, resume, chosen, progress, weights)
         # Here and not where it was caught: the error would hold on to the memory.
         raise PrelaxError(too_little_memory(settings, images, device, process.world))
 
@@ -120,11 +126,13 @@ def begin(
     resume: bool,
     chosen: list[str],
     progress: bool,
+    weights: Weights | None = None,
 ) -> Run:
     """From what may refuse, while nothing is written, to the run folder and the outer loop."""
     recorded = resume and process.writes and check_data(run, images)
     watcher(settings)
     engine = Engine(settings, images, device, process)
+    start = engine.begin_with(weights) if weights is not None else None
     probe = knn_probe(settings, engine, images) if settings.train.knn_every else None
     if process.writes and not resume:
         run = Run.create(run.path, settings)
@@ -138,6 +146,8 @@ def begin(
                 if resume:
                     run.keep_changes(settings)
                 note_data(run, images, recorded)
+                if start is not None:
+                    run.save_start(start)
                 for line in chosen:
                     run.log(line)
             return train(run, engine, probe, progress)
@@ -305,7 +315,26 @@ def with_whole_paths(settings: Settings) -> Settings:
             part if remote(part) or re.match(r"\{(.*,)?[/~]", part) else str(here / Path(part).expanduser())
             for part in parts
         )
-    return settings.model_copy(update={"data": data.model_copy(update=found)})
+    changed: dict[str, Any] = {"data": data.model_copy(update=found)}
+    if (weights := settings.model.weights) not in (None, PUBLISHED):
+        changed["model"] = settings.model.model_copy(update={"weights": str(here / Path(weights).expanduser())})
+    return settings.model_copy(update=changed)
+
+
+def with_weights(settings: Settings, run: Run) -> tuple[Settings, Weights | None]:
+    """What the backbone of a run begins with, and the settings with the network it is of, where nobody said.
+
+    None for random weights, and for a run whose checkpoint holds what became of them.
+    """
+    source = settings.model.weights
+    if source is None or (run.path / "checkpoint.pt").exists():
+        return settings, None
+    kept = run.path / "start.safetensors"
+    open_ = left_open(settings, "model.backbone")
+    weights = read_weights(str(kept) if kept.is_file() else source, None if open_ else settings.model.backbone)
+    told = {"model.backbone": weights.backbone if open_ else None}
+    told["model.stem"] = weights.stem if left_open(settings, "model.stem") else None
+    return with_values(settings, {key: value for key, value in told.items() if value is not None}), weights
 
 
 def as_found(settings: Settings, images: ImageSet | ShardSet) -> Settings:
