@@ -1,6 +1,7 @@
 """A backbone may begin with weights that were trained before: of a run, of a file, or published."""
 
 import argparse
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +12,14 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from prelax.cli import main
 from prelax.config import Settings, resolve
 from prelax.errors import PrelaxError
 from prelax.evaluate import evaluate
-from prelax.evaluate.protocols import notes
+from prelax.evaluate.doctor import forgot
 from prelax.loading import load, save_hub
 from prelax.nets import backbone
+from prelax.report import report
 from prelax.run import Run
 from prelax.train import pretrain
 from prelax.weights import Weights, fitted, for_channels, read_weights, told
@@ -246,17 +249,29 @@ def test_what_holds_no_weights_is_refused_in_one_line(tmp_path: Path) -> None:
         read_weights(str(tmp_path))
 
 
-def test_figures_come_with_those_of_the_weights_it_began_with(trained: Run, tmp_path: Path) -> None:
+def test_figures_come_with_those_of_the_weights_it_began_with(
+    trained: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = pretrain(tiny(f"model.weights={trained.path}", "seed=5"), tmp_path / "run", progress=False)
     before = evaluate(trained, ["knn", "logistic"], device="cpu")
     after = evaluate(run, ["knn", "logistic"], device="cpu")
     assert [result["start"] for result in after] == [result["accuracy"] for result in before]
     assert "start" not in before[0]
-    told = [note for note in notes(after[0]) if "began with" in note]
-    assert told == [
-        f"knn: the weights it began with have {before[0]['accuracy']:.1f}; "
-        f"training changed that by {after[0]['accuracy'] - before[0]['accuracy']:+.1f}."
-    ]
+    assert main(["evaluate", str(run.path), "--protocol", "knn"]) == 0
+    table = capsys.readouterr().out
+    assert re.search(r"as it began %", table)
+    assert f"{before[0]['accuracy']:.1f}" in table
+    page = report([run.path], out=tmp_path / "page.html", points=50, device="cpu").read_text()
+    assert f"as it began {before[1]['accuracy']:.1f}" in page
+
+
+@pytest.mark.parametrize(("now", "worse"), [(46.2, True), (88.0, False), (90.0, False)])
+def test_the_doctor_names_a_run_that_is_worse_than_it_began(now: float, worse: bool) -> None:
+    result = {"protocol": "knn", "dataset": "digits", "accuracy": now, "start": 89.0, "test_images": 500}
+    found = forgot({"knn": result}, tiny("train.optimizer=muon"))
+    assert (found is not None) is worse
+    if found is not None:
+        assert "89.0 % by knn on digits, now 46.2; try a lower train.turn or fewer train.epochs" in found.found
 
 
 def test_an_exported_model_says_what_it_began_with_and_not_where_that_lay(trained: Run, tmp_path: Path) -> None:

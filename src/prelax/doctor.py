@@ -132,14 +132,19 @@ def examine_run(path: Path | str) -> list[Finding]:
         found.append(Finding(True, "backbone", "that of the last checkpoint" if run.unfinished else "can be read"))
     except PrelaxError as error:
         found.append(Finding(False, "backbone", str(error)))
-    from prelax.evaluate.doctor import diagnose
+    from prelax.evaluate.doctor import diagnose, forgot
 
     root = settings.data.root
     if root is not None and not root.expanduser().exists():
         moved = f"`prelax pretrain {shlex.quote(str(run.path))} --resume data.root=FOLDER` says where they are now"
         found.append(Finding(False, "images", f"{root} is not there; {moved}"))
     images = run.trained_on().get("images")
-    return found + diagnose(metrics, settings, images if isinstance(images, int) else None)
+    found += diagnose(metrics, settings, images if isinstance(images, int) else None)
+    try:
+        worse = forgot(run.evals(), settings)
+    except PrelaxError as error:
+        worse = Finding(False, "eval", str(error))
+    return found + ([worse] if worse is not None else [])
 
 
 def draw_findings(path: Path | str, findings: Sequence[Finding]) -> list[Path]:

@@ -17,6 +17,7 @@ from torch.multiprocessing import spawn
 
 from prelax.config import resolve
 from prelax.errors import PrelaxError
+from prelax.nets import backbone
 from prelax.run import Run
 from prelax.train import joined, pretrain
 from prelax.train.processes import Process, meet
@@ -98,6 +99,20 @@ def test_two_processes_give_the_losses_of_one_with_a_backbone_of_ones_own(tmp_pa
         assert {name: a[name] for name in a if name.startswith("loss")} == pytest.approx(
             {name: b[name] for name in b if name.startswith("loss")}, abs=1e-4
         )
+
+
+def test_two_processes_begin_with_the_weights_that_one_begins_with(tmp_path: Path) -> None:
+    torch.save(backbone("resnet8", channels=1).state_dict(), tmp_path / "theirs.pth")
+    changes = ["train.epochs=1", f"model.weights={tmp_path / 'theirs.pth'}", "method.base=byol", "train.lr=0.0125"]
+    started = [subprocess.Popen(command(n, tmp_path / str(n), *changes), env=environment()) for n in (1, 2)]
+    assert [process.wait(timeout=240) for process in started] == [0, 0]
+    one, two = (Run.open(tmp_path / str(n)) for n in (1, 2))
+    theirs = torch.load(tmp_path / "theirs.pth")
+    for run in (one, two):
+        began = run.load_start()
+        assert began is not None
+        assert all(torch.equal(began[name], theirs[name]) for name in theirs)
+    assert one.metrics()[0]["loss"] == pytest.approx(two.metrics()[0]["loss"], abs=1e-4)
 
 
 def test_a_run_begun_by_one_process_goes_on_with_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

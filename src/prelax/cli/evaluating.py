@@ -77,6 +77,7 @@ def line(result: dict[str, Any]) -> dict[str, Any]:
         "accuracy %": points(result["accuracy"]),
         "std": points(result["std"]) if several else None,
         "random weights %": points(result["floor"]),
+        **({"as it began %": points(result["start"])} if "start" in result else {}),
         "seeds": len(result["seeds"]) if several else None,
         "test images": result["test_images"],
         "seconds": result["seconds"],

@@ -134,15 +134,19 @@ def pretrain(
 
 def write_page(run: Any, device: str) -> Path | None:
     """The run's page; a run that has been trained does not fail for want of one."""
+    from prelax.evaluate.doctor import forgot
     from prelax.evaluate.protocols import evaluate
     from prelax.report import report
     from prelax.train import choose_device
 
     where = choose_device(device)
     if run.trained_on().get("labelled"):
+        results: list[dict[str, Any]] = []
         # one class, or too few held out: the page says it was not evaluated
         with contextlib.suppress(PrelaxError), waiting("measuring the images held out"):
-            evaluate(run, ["knn"], device=where)
+            results = evaluate(run, ["knn"], device=where)
+        if (worse := forgot({result["protocol"]: result for result in results}, run.settings)) is not None:
+            complain(worse.found)
     note_held_out(run)
     try:
         with waiting("writing the page"):

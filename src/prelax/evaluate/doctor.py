@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -128,6 +129,25 @@ def silent(metrics: Lines, settings: Settings) -> Finding | None:
         f"{100 * share[-1]:.0f} % of the backbone's channels vary less than BatchNorm's eps: dead, or no longer "
         f"normalised{more}",
         {"silent_channels": SILENT},
+    )
+
+
+def forgot(evals: Mapping[str, Mapping[str, Any]], settings: Settings) -> Finding | None:
+    """Whether the weights a run began with were better than what became of them, by what was measured of both."""
+    lost = []
+    for result in evals.values():
+        figure, start, images = (result.get(key) for key in ("accuracy", "start", "test_images"))
+        if isinstance(figure, int | float) and isinstance(start, int | float) and isinstance(images, int) and images:
+            chance = 2 * 100 * math.sqrt(start / 100 * (1 - start / 100) / images)
+            lost += [(start - figure, result, start, figure)] if start - figure > chance else []
+    if not lost:
+        return None
+    _, result, start, figure = max(lost, key=lambda found: found[0])
+    return Finding(
+        False,
+        "start",
+        f"the weights it began with were better: {start:.1f} % by {result.get('protocol')} on {result.get('dataset')}, "
+        f"now {figure:.1f}; try {gentler(settings)} or fewer train.epochs, or use them as they are",
     )
 
 

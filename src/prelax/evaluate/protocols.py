@@ -238,11 +238,6 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     if k != asked and isinstance(asked, int):
         vote = "nearest image alone votes" if k == 1 else f"{k} nearest images vote"
         found.append(f"The {vote} (a tenth of all), not the {asked} that evaluate.knn_k asks for.")
-    start, figure = (result.get(key) for key in ("start", "accuracy"))
-    if isinstance(start, int | float) and isinstance(figure, int | float):
-        by = f" (by {told})" if (told := result.get("start_protocol")) != result.get("protocol") else ""
-        changed = f"training changed that by {figure - start:+.1f}"
-        found.append(f"{result.get('protocol')}: the weights it began with have {start:.1f}{by}; {changed}.")
     images, seen = (result.get(key) for key in ("test_images", "test_images_left_out_as_seen"))
     if isinstance(images, int) and 0 < images < FEW:
         few = "1 test image is" if images == 1 else f"{images} test images are"

@@ -18,6 +18,7 @@ class Cell:
     seeds: int = 1
     best: bool = False
     detail: str = ""
+    start: float | None = None  # of the weights it began with, where those were not random
     guess: bool = False  # the floor is a guess, for want of random weights
     images: int | None = None  # it was measured on
     notes: tuple[str, ...] = ()  # what its reader should know

@@ -127,6 +127,7 @@ def measures(result: Mapping[str, Any]) -> dict[str, Cell]:
         "detail": detail,
         "images": None if images is None else int(images),
         "notes": tuple(notes(result)),
+        "start": finite(result.get("start")),
     }
     if "accuracy" in result:
         value, floor, std = (finite(result.get(key)) for key in ("accuracy", "floor", "std"))

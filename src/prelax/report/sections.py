@@ -49,6 +49,8 @@ def sentence(page: Page) -> str:
     who = f"{'Highest: ' if cell.best else ''}{page.cards[index].name}, " if len(page.cards) > 1 else ""
     of = f" ({images(cell.images)})" if cell.images is not None else ""
     floor = "" if cell.floor is None else f" The same network with random weights gives {number(cell.floor)}{unit}."
+    if cell.start is not None:
+        floor = f" The weights it began with give {number(cell.start)}{unit}."
     return f"{who}{number(cell.value)}{unit} {title(row.protocol)} on {row.dataset}{of}.{floor}"
 
 
@@ -121,14 +123,20 @@ def number(value: float | None) -> str:
     return text.removeprefix("-") if float(text) == 0 else text.replace("-", "−")
 
 
+def ahead(value: float, other: float) -> str:
+    """By how much a figure is ahead of another, with its sign."""
+    return f"{round(value - other, 1) or 0.0:+.1f}".replace("-", "−")  # never -0.0
+
+
 def gauge(cell: Cell, percent: bool) -> str:
     """A bar from the floor to the value, and the floor in words."""
     if cell.value is None:
         return ""
     said = "no floor measured"
     if cell.floor is not None:
-        ahead = round(cell.value - cell.floor, 1) or 0.0  # never -0.0
-        said = f"random backbone {number(cell.floor)}, {ahead:+.1f}".replace("-", "−")
+        said = f"random backbone {number(cell.floor)}, {ahead(cell.value, cell.floor)}"
+    if cell.start is not None:
+        said += f"; as it began {number(cell.start)}, {ahead(cell.value, cell.start)}"
     said = f'<span class="floor">{said}</span>'
     if not percent:
         return said
