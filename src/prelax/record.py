@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -21,6 +21,7 @@ class Target:
         kind: continuous (squared error), binary or categorical (cross entropy).
         classes: how many values a categorical column takes.
         mean, std: standardise a continuous column; known from how it is drawn, never from data.
+        mirrors: the axis, ``x`` or ``y``, along which it mirrors what was done before.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Target:
     classes: int = 1
     mean: float = 0.0
     std: float = 1.0
+    mirrors: str = ""
 
     @property
     def width(self) -> int:
@@ -43,8 +45,8 @@ class Target:
         return (column.to(torch.float32) - self.mean) / self.std
 
     def difference(self) -> Target:
-        """The target that says how two draws of this one differ: a number, or the turn between two turns."""
-        return self if self.kind == "categorical" else replace(self, kind="continuous", classes=1)
+        """The target that says how two draws differ: a number, the turn between two turns, whether one is mirrored."""
+        return self if self.kind == "categorical" or self.mirrors else replace(self, kind="continuous", classes=1)
 
     def between(self, one: Tensor, two: Tensor) -> Tensor:
         """How two draws differ, as the loss of ``difference`` wants it; ``one`` may hold several of each of ``two``.
@@ -52,8 +54,28 @@ class Target:
         >>> Target("rotation.turns", "categorical", classes=4).between(torch.tensor([0, 3]), torch.tensor([1, 1]))
         tensor([3, 2])
         """
-        apart = one - (two if len(one) == len(two) else two.repeat(len(one) // len(two)))
+        two = two if len(one) == len(two) else two.repeat(len(one) // len(two))
+        if self.mirrors:  # which of the two was mirrored shows in neither
+            return (one != two).to(torch.float32)
+        apart = one - two
         return apart % self.classes if self.kind == "categorical" else apart
+
+
+def as_shown(values: Mapping[str, Tensor], specs: Sequence[Target]) -> dict[str, Tensor]:
+    """Values of targets as the view shows them: places and angles that were mirrored afterwards, mirrored.
+
+    Of an image that is as likely as its mirror image nobody can tell on which side a box lay; in the view one can.
+
+    >>> specs = (Target("crop.x", "continuous"), Target("flip.applied", "binary", mirrors="x"))
+    >>> as_shown({"crop.x": torch.tensor([0.5, 0.5]), "flip.applied": torch.tensor([0.0, 1.0])}, specs)["crop.x"]
+    tensor([ 0.5000, -0.5000])
+    """
+    shown = dict(values)
+    for place, spec in enumerate(specs):
+        for before in specs[:place] if spec.mirrors else ():
+            if before.name.endswith((f".{spec.mirrors}", ".degrees")):
+                shown[before.name] = torch.where(values[spec.name] > 0, -shown[before.name], shown[before.name])
+    return shown
 
 
 @dataclass(frozen=True)

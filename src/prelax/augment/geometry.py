@@ -202,6 +202,10 @@ class Flip(AllOrNothing):
             object.__setattr__(self, "name", "vertical-flip" if self.vertical else "flip")
         super().__post_init__()
 
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        return (Target(f"{self.name}.applied", "binary", mirrors="y" if self.vertical else "x"),)
+
     def transform(self, images: Tensor, params: Params) -> Tensor:
         return torch.where(per_image(params["applied"]), images.flip(-2 if self.vertical else -1), images)
 

@@ -15,7 +15,7 @@ from prelax.errors import PrelaxError
 from prelax.nets import Encoder, Network
 from prelax.objectives import PretextLoss, Term, base_of, looc, loss_scale, margin, method, nt_xent, r2s, sim, terms_of
 from prelax.objectives.parts import coefficient
-from prelax.record import Target
+from prelax.record import Target, as_shown
 
 READS = {"pl": "z", "relaxpl": "z", "predict": "h", "classify": "h", "compare": "hh", "looc": "h"}
 LOOC_DIM = 128  # of each space that keeps one augmentation
@@ -258,7 +258,7 @@ class Objective(nn.Module):
             wanted = joined([told[n - 1] for n in (self.copies if i in self.copies else (i,))], loss.specs)
             if term.kind == "pl" and self.settings.std_tells == "difference":
                 assert j is not None  # it was refused
-                wanted = {spec.name: spec.between(wanted[spec.name], drawn[j - 1][spec.name]) for spec in loss.specs}
+                wanted = differences(wanted, drawn[j - 1], loss.specs)
             return loss(head(r), wanted)
         if term.kind == "predict":
             return loss(
@@ -270,7 +270,7 @@ class Objective(nn.Module):
             return loss(head(h[i - 1]), {"label": labels})
         assert term.kind == "compare", term.kind
         j = term.views[1]
-        between = {spec.name: spec.between(drawn[i - 1][spec.name], drawn[j - 1][spec.name]) for spec in loss.specs}
+        between = differences(drawn[i - 1], drawn[j - 1], loss.specs)
         return loss(head(torch.cat([h[i - 1], h[j - 1]], dim=-1)), between)
 
     @torch.no_grad()
@@ -294,6 +294,12 @@ def joined(copies: Sequence[Mapping[str, Tensor]], specs: Sequence[Target]) -> M
     if len(copies) == 1:
         return copies[0]
     return {spec.name: torch.cat([copy[spec.name] for copy in copies]) for spec in specs}
+
+
+def differences(one: Mapping[str, Tensor], two: Mapping[str, Tensor], specs: Sequence[Target]) -> Mapping[str, Tensor]:
+    """How the draws of two views differ, as the views show it."""
+    one, two = as_shown(one, specs), as_shown(two, specs)
+    return {spec.name: spec.between(one[spec.name], two[spec.name]) for spec in specs}
 
 
 def spread(unit: Tensor) -> Tensor:
