@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 from prelax.cli import main
 from prelax.config import Settings, resolve
+from prelax.data import load as load_data
 from prelax.errors import PrelaxError
 from prelax.evaluate import evaluate
 from prelax.evaluate.doctor import forgot
+from prelax.evaluate.protocols import notes
 from prelax.loading import load, save_hub
 from prelax.nets import backbone
 from prelax.report import report
@@ -193,6 +195,13 @@ def test_weights_of_timm_are_found_in_its_own_cache(tmp_path: Path, monkeypatch:
     assert torch.equal(state[deep], net.state_dict()[deep])
 
 
+@pytest.mark.parametrize("name", ["tresnet_m", "pit_ti_224"])
+def test_a_network_takes_its_own_weights_whatever_its_first_tensor_is(name: str) -> None:
+    pytest.importorskip("timm")
+    net = backbone(f"timm:{name}", channels=3, image_size=224)
+    assert same(fitted(Weights("w", net.state_dict(), None), net, f"timm:{name}", 3, 224), net.state_dict())
+
+
 def test_what_cannot_be_fetched_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nobody listens there
@@ -263,6 +272,39 @@ def test_figures_come_with_those_of_the_weights_it_began_with(
     assert f"{before[0]['accuracy']:.1f}" in table
     page = report([run.path], out=tmp_path / "page.html", points=50, device="cpu").read_text()
     assert f"as it began {before[1]['accuracy']:.1f}" in page
+
+
+def test_test_images_that_the_weights_have_seen_are_left_out_and_what_is_not_known_is_said(tmp_path: Path) -> None:
+    pixels = torch.randint(256, (60, 20, 20, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    for n, image in enumerate(pixels):
+        for tree in ("all",) if n % 3 else ("all", "some"):
+            (tmp_path / tree / "ab"[n % 2]).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image.numpy()).save(tmp_path / tree / "ab"[n % 2] / f"{n}.png")
+    common = ["model.backbone=resnet8", f"data.cache={tmp_path / 'cache'}", *TINY[1:]]
+
+    def run(name: str, tree: str, *changes: str) -> Run:
+        pairs = [f"data.root={tmp_path / tree}", *common, *changes]
+        return pretrain(resolve("folder", pairs), tmp_path / name, progress=False)
+
+    archive = run("archive", "some", "data.test_fraction=0")
+    held = "data.test_fraction=0.3"
+    for name, before in (("begun", archive), ("again", None)):  # what they had seen goes with the weights
+        begun = run(name, "all", f"model.weights={(before or Run(tmp_path / 'begun')).path}", held)
+        (result,) = evaluate(begun, ["knn"], device="cpu")
+        left = [path for path in load_data(begun.settings.data, "test").paths or [] if int(Path(path).stem) % 3]
+        assert result["test_images"] == len(left) > 1
+        assert result["test_images_left_out_as_seen"] > 0
+        assert result["pretraining_images_verified"]
+        assert not any("not known" in note for note in notes(result))
+    other = run("other", "all", f"model.weights={archive.path / 'backbone.safetensors'}", held)
+    (result,) = evaluate(other, ["knn"], device="cpu")
+    assert result["test_images_left_out_as_seen"] == 0
+    assert not result["pretraining_images_verified"]
+    assert any("What the weights it began with were trained on is not known" in note for note in notes(result))
+    run("greedy", "all", "data.test_fraction=0")
+    late = run("late", "all", f"model.weights={tmp_path / 'greedy'}", held)
+    with pytest.raises(PrelaxError, match="were in pre-training"):
+        evaluate(late, ["knn"], device="cpu")
 
 
 @pytest.mark.parametrize(("now", "worse"), [(46.2, True), (88.0, False), (90.0, False)])

@@ -76,6 +76,12 @@ class Loaded:
         net.load_state_dict(state)
         return net.to(self.device).eval()
 
+    def seen_before(self) -> list[dict[str, Any]] | None:
+        """The data that the weights it began with were trained on; none where these were random, None: not known."""
+        if (self.path / "config.yaml").is_file():
+            return Run(self.path).seen_before()
+        return [] if self.settings.model.weights is None else None
+
     def fresh_encoder(self, seed: int) -> nn.Module:
         """F with random weights: the same backbone and projector."""
         body = self.fresh(seed)

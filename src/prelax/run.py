@@ -236,6 +236,13 @@ class Run:
             return {}
         return about if isinstance(about, dict) else {}
 
+    def seen_before(self) -> list[dict[str, Any]] | None:
+        """The data that the weights a run began with were trained on; none where these were random, None: not known."""
+        if self.settings.model.weights is None:
+            return []
+        seen = self.trained_on().get("seen_before")
+        return seen if isinstance(seen, list) and all(isinstance(one, dict) for one in seen) else None
+
     def write_eval(self, name: str, result: Mapping[str, Any], unfinished: bool = False) -> None:
         """``eval/NAME.json``, stamped with date and version, and with whether it is of a run that is not finished.
 

@@ -35,6 +35,7 @@ class Weights:
     name: str  # what they are called
     state: dict[str, Tensor]
     backbone: str | None
+    seen: list[dict[str, Any]] | None = None  # the data they were trained on, as `data.json` keeps it; None: not known
 
     @property
     def stem(self) -> str | None:
@@ -56,21 +57,23 @@ def read_weights(source: str, backbone: str | None = None) -> Weights:
         return published(backbone or "resnet18")
     path = Path(source)
     if path.is_dir():
-        settings, state = of_folder(path)
-        return Weights(source, state, settings.model.backbone)
+        return of_folder(source)
     if not path.is_file():
         raise PrelaxError(f"{source} is no run folder and no file of weights; give one of them, or {PUBLISHED}")
     state = read_file(path)
     return Weights(source, state, told(state))
 
 
-def of_folder(path: Path) -> tuple[Any, dict[str, Tensor]]:
-    """Settings and backbone of a run, or of a folder that ``prelax export --to hub`` wrote."""
+def of_folder(source: str) -> Weights:
+    """The backbone of a run, or of a folder that ``prelax export --to hub`` wrote."""
+    path = Path(source)
     if (path / "config.json").is_file() and not (path / "config.yaml").is_file():
         settings, state, _ = read_hub(path)
-        return settings, state
+        return Weights(source, state, settings.model.backbone)
     run = Run.open(path)
-    return run.settings, run.load_backbone()
+    settings, before = run.settings, run.seen_before()
+    own = {"data": settings.data.model_dump(mode="json"), "digest": run.trained_on().get("digest")}
+    return Weights(source, run.load_backbone(), settings.model.backbone, None if before is None else [*before, own])
 
 
 def read_file(path: Path) -> dict[str, Tensor]:
@@ -156,7 +159,7 @@ def fitted(weights: Weights, net: nn.Module, backbone: str, channels: int, side:
     kept = {k: t for k, t in wanted.items() if k.endswith("num_batches_tracked")} | kept  # old files have none
     first = next((key for key, tensor in wanted.items() if tensor.ndim == 4), None)
     if first in kept and kept[first].ndim == 4:
-        kept[first] = for_channels(kept[first], channels)
+        kept[first] = for_channels(kept[first], wanted[first].shape[1])
     check_names(kept, wanted, backbone, weights.name)
     return {key: kept[key].to(tensor.dtype) for key, tensor in wanted.items()}
 

@@ -405,7 +405,7 @@ def test_the_length_of_the_residual_is_of_unit_embeddings() -> None:
 def test_how_two_draws_differ_is_the_same_of_an_image_and_its_mirror_image_whose_views_are_the_same(
     ops: tuple[augment.Operation, ...],
 ) -> None:
-    """What the pictures cannot tell is not asked: the mirror image, mirrored where the image was not, gives them too."""
+    """What the pictures cannot tell is not asked."""
     pipeline = augment.Pipeline(list(ops))
     images = torch.randint(256, (64, 3, 32, 32), dtype=torch.uint8)
 

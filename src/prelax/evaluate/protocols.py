@@ -121,6 +121,8 @@ def evaluate(
             if start is not None:
                 start.tell = partial(_further, tell, f"{doing}, as it began")
                 result |= before(name, start, result)
+            if not judged.known:
+                result["weights_it_began_with_saw"] = "not known"
         else:
             result = probe_residual(run, loaded, on=on, seed=seed)
         result["dataset"] = target.label
@@ -238,6 +240,8 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     if k != asked and isinstance(asked, int):
         vote = "nearest image alone votes" if k == 1 else f"{k} nearest images vote"
         found.append(f"The {vote} (a tenth of all), not the {asked} that evaluate.knn_k asks for.")
+    if result.get("weights_it_began_with_saw") == "not known":
+        found.append("What the weights it began with were trained on is not known: test images may be among it.")
     images, seen = (result.get(key) for key in ("test_images", "test_images_left_out_as_seen"))
     if isinstance(images, int) and 0 < images < FEW:
         few = "1 test image is" if images == 1 else f"{images} test images are"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,7 @@ class Subject:
     seed: int
     dropped: int | None = None  # test images left out because pre-training saw them; None: not compared
     verified: bool = False  # the run recorded what it was trained on, and these are those images
+    known: bool = True  # so did the runs that its weights come from, if any
     kept: dict[str, Tensor] = field(default_factory=dict)
     shared: bool = False  # features are computed in shares by all processes
     tell: Callable[[str], None] = lambda part: None  # called with how far a probe that takes minutes has come
@@ -177,6 +179,13 @@ def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0, share
         test, dropped = unseen_by_name(test, names)
     if pretraining is not None and pretraining.images.shape[1:] == test.images.shape[1:]:
         test, dropped = unseen(test, pretraining)
+    before = loaded.seen_before()
+    for earlier in before or []:
+        if (found := without_earlier(test, earlier, target)) is None:
+            before = None
+        else:
+            test, more = found
+            dropped = (dropped or 0) + more
     if (why := apart(train, test)) is not None:
         raise PrelaxError(f"{train.name}: {why}")
     return Subject(
@@ -188,9 +197,26 @@ def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0, share
         loaded.device,
         seed,
         dropped,
-        verified,
+        verified and before is not None,
+        before is not None,
         shared=shared,
     )
+
+
+def without_earlier(test: ImageSet, earlier: Mapping[str, Any], target: DataSettings) -> tuple[ImageSet, int] | None:
+    """The test images that the weights a run began with had not seen, and how many they had; None: not known."""
+    try:
+        data = DataSettings.model_validate(earlier["data"])
+        names = pretraining_names(data, target)
+        whole = data.shards is None and digests_of(load(data, "train"))[0] == earlier["digest"]
+        images = pretraining_images(data, target) if whole else None
+    except (PrelaxError, ValueError, KeyError):
+        return None  # they are not here any more
+    if names is not None:
+        return unseen_by_name(test, names)
+    if whole and data.source != target.source and "folder" not in (data.source, target.source):
+        return test, 0  # published, and other files
+    return unseen(test, images) if images is not None and images.images.shape[1:] == test.images.shape[1:] else None
 
 
 def same_images(loaded: Loaded, pretraining: ImageSet, target: DataSettings) -> bool:

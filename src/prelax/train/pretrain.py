@@ -145,7 +145,7 @@ def begin(
                     run.drop_unfinished()
                 if resume:
                     run.keep_changes(settings)
-                note_data(run, images, recorded)
+                note_data(run, images, recorded, weights)
                 if start is not None:
                     run.save_start(start)
                 for line in chosen:
@@ -350,7 +350,7 @@ def let_go(run: Run) -> None:
         (run.path / "config.yaml").unlink(missing_ok=True)
 
 
-def note_data(run: Run, images: ImageSet | ShardSet, recorded: bool = False) -> None:
+def note_data(run: Run, images: ImageSet | ShardSet, recorded: bool = False, weights: Weights | None = None) -> None:
     """What the run is trained on, to be recognised later (unless it is ``recorded``); what was left out, and why."""
     if not recorded:
         about: dict[str, Any] = {"images": len(images)}
@@ -358,6 +358,8 @@ def note_data(run: Run, images: ImageSet | ShardSet, recorded: bool = False) -> 
             about["shards"], about["contents"] = images.digest, images.contents
         else:
             about["digest"], about["order"] = digests_of(images)
+        if weights is not None:
+            about["seen_before"] = weights.seen
         about["labelled"] = 0 if images.labels is None else int((images.labels >= 0).sum())
         about["first"] = images.paths[0] if images.paths else None
         run.write("data.json", json.dumps(about) + "\n")
