@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ class Loaded:
     channels: int
     device: torch.device
     path: Path
+    _quick: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # the backbone as a function
 
     @property
     def size(self) -> int:
@@ -54,11 +55,17 @@ class Loaded:
         Images larger than those the run keeps are brought to their size first, as files are: the features are those
         of ``prelax embed``.
         """
-        from prelax.evaluate.features import extract
+        from prelax.evaluate.features import extract, forward, state_of
 
         check_images(images, self.channels)
-        stored = own_size(self.settings)
-        return extract(self.backbone, images, lambda x: self.preprocess(as_stored(x, stored)), device=self.device)
+        state, stored = state_of(self.backbone), own_size(self.settings)
+        if self._quick.get("of") != state:
+            self._quick.update({"of": state, "run": forward(self.backbone, self.device)})
+
+        def preprocess(x: Tensor) -> Tensor:
+            return self.preprocess(as_stored(x, stored))
+
+        return extract(self.backbone, images, preprocess, device=self.device, run=self._quick["run"])
 
     def fresh(self, seed: int) -> nn.Module:
         """The same backbone with random weights: the floor of every figure. Draws nothing from the global generator."""

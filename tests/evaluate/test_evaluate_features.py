@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from prelax.errors import PrelaxError
-from prelax.evaluate.features import extract, fingerprint, fold_norms, frozen, in_half
+from prelax.evaluate.features import extract, fingerprint, fold_norms, frozen, in_half, state_of
 from prelax.export import plain_norms
 from prelax.nets import backbone
 
@@ -161,3 +161,20 @@ def test_a_copy_in_half_precision_is_used_where_it_gives_the_same_features(tiny,
     for net in (tiny.eval(), Anchored(1, 4, 3), Waves()):  # the first has norms
         assert in_half(net, x[:4], net, torch.float16) is None
     assert in_half(folded, x[:4], lambda images: 2 * folded(images), torch.float16) is None
+
+
+def test_any_change_of_a_networks_weights_is_told_without_reading_them() -> None:
+    net = backbone("resnet8", channels=1)
+    seen = {state_of(net)}
+    net(torch.randn(4, 1, 16, 16)).sum().backward()  # moves the running statistics
+    seen.add(state_of(net))
+    torch.optim.SGD(net.parameters(), lr=0.1).step()
+    seen.add(state_of(net))
+    net.load_state_dict(backbone("resnet8", channels=1).state_dict())
+    seen.add(state_of(net))
+    net.conv1.weight.data = torch.zeros_like(net.conv1.weight)  # type: ignore[union-attr]
+    seen.add(state_of(net))
+    assert len(seen) == 5
+    with torch.no_grad():
+        net.eval()(torch.randn(4, 1, 16, 16))
+    assert state_of(net) in seen

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from prelax.augment.exact import separable
@@ -25,17 +26,19 @@ def blur_weights(sigma: Tensor, kernel: int, size: int) -> Tensor:
     """
     radius = kernel // 2
     index = torch.arange(size, device=sigma.device)
-    sigma = sigma.clamp(min=1e-3)[:, None, None]
+    reach = torch.arange(-radius, radius + 1, device=sigma.device)
+    taps = torch.exp(-0.5 * (reach / sigma.clamp(min=1e-3)[:, None]) ** 2)  # B x kernel
+    padded = F.pad(taps, (1, 1))  # a nothing at either end, for all that is out of reach
 
     def tap(distance: Tensor) -> Tensor:
-        return torch.where(distance.abs() <= radius, torch.exp(-0.5 * (distance / sigma) ** 2), 0.0)
+        return padded[:, distance.clamp(-radius - 1, radius + 1) + radius + 1]
 
     here, there = index[:, None], index[None, :]  # output, input
     weights = tap(there - here)
     if radius:  # what lies beyond a border is the image reflected there, the border itself not repeated
         weights = weights + torch.where(there > 0, tap(-there - here), 0.0)
         weights = weights + torch.where(there < size - 1, tap(2 * (size - 1) - there - here), 0.0)
-    return weights / tap(torch.arange(-radius, radius + 1, device=sigma.device)).sum(-1, keepdim=True)
+    return weights / taps.sum(-1)[:, None, None]
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,14 @@ class Blur:
             raise PrelaxError(
                 f"blur: a kernel of {kernel} does not fit into {height} x {width} pixels; set a smaller one"
             )
-        wy, wx = (blur_weights(params["sigma"], kernel, size) for size in (height, width))
-        return separable(images.to(torch.float32), wy, wx)
+        images, sigma = images.to(torch.float32), params["sigma"]
+        if images.device.type != "cpu" or torch.compiler.is_compiling():
+            return separable(images, *(blur_weights(sigma, kernel, size) for size in (height, width)))
+        rows = sigma.nonzero()[:, 0]  # where it costs most only those that change; a device would be waited for
+        if not len(rows):
+            return images
+        wy, wx = (blur_weights(sigma[rows], kernel, size) for size in (height, width))
+        return images.index_copy(0, rows, separable(images[rows], wy, wx))
 
 
 @lru_cache(maxsize=64)

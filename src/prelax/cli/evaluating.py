@@ -29,7 +29,7 @@ def evaluate(
     protocol: Annotated[
         str,
         typer.Option("--protocol", "-p", help="Names of `prelax list protocols`.", autocompletion=complete_protocol),
-    ] = "knn,linear-fast",
+    ] = "knn,logistic",
     on: On = None,
     root: Root = None,
     device: Device = "auto",

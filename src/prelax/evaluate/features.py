@@ -48,25 +48,37 @@ def fingerprint(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def state_of(module: nn.Module) -> tuple[tuple[int, int], ...]:
+    """Which tensors a module holds and how often each was written to: what tells in no time that it has changed."""
+    return tuple((tensor.data_ptr(), tensor._version) for tensor in (*module.parameters(), *module.buffers()))
+
+
 @contextlib.contextmanager
-def frozen(module: nn.Module) -> Iterator[nn.Module]:
-    """The module in eval mode and without gradients, put back as it was afterwards; refuses to end if it moved."""
+def at_rest(module: nn.Module) -> Iterator[nn.Module]:
+    """The module in eval mode and without gradients, put back as it was afterwards."""
     modes = {part: part.training for part in module.modules()}
     gradients = {weight: weight.requires_grad for weight in module.parameters()}
     module.eval().requires_grad_(False)
-    before = fingerprint(module)
     try:
+        yield module
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+        for weight, wanted in gradients.items():
+            weight.requires_grad_(wanted)
+
+
+@contextlib.contextmanager
+def frozen(module: nn.Module) -> Iterator[nn.Module]:
+    """The module at rest; refuses to end if it moved."""
+    with at_rest(module):
+        before = fingerprint(module)
         yield module
         woken = [name or "the backbone" for name, part in module.named_modules() if part.training]
         if woken:
             raise PrelaxError(f"the figures are void: {woken[0]} was put in training mode during an evaluation")
         if fingerprint(module) != before:
             raise PrelaxError("the figures are void: the backbone's weights changed during an evaluation")
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
-        for weight, wanted in gradients.items():
-            weight.requires_grad_(wanted)
 
 
 @torch.no_grad()
@@ -160,6 +172,7 @@ def extract(
     precision: Precision = "auto",
     keep: torch.device | str | None = None,
     shared: bool = False,
+    run: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Features of images in order, N x D float32, from the backbone frozen and in eval mode.
 
@@ -168,14 +181,16 @@ def extract(
         preprocess: what turns a batch of uint8 into what the backbone was trained on.
         keep: where the features stay; by default where they are computed.
         shared: each process computes a share and all of them get the whole; every process must call it alike.
+        run: what `forward` gave for the backbone, by one who knows that its weights are the same still: then they are
+            not read twice to prove it, which takes longer than a few images do.
     """
     device = torch.device(device)
     if len(images) == 0:
         raise PrelaxError("there are no images to take features of")
     features: Tensor | None = None
     batch_size = at_once(batch_size, images, device)
-    with frozen(backbone.to(device)):
-        run = forward(backbone, device, precision)
+    with (at_rest if run else frozen)(backbone.to(device)):
+        run = run or forward(backbone, device, precision)
         mine = share(len(images), batch_size) if shared else range(len(images))
         for start in range(mine.start, mine.stop, batch_size):
             batch = images[start : min(start + batch_size, mine.stop)].to(device, non_blocking=True)

@@ -38,7 +38,7 @@ PROTOCOLS: dict[str, str] = {
     "linear": "the paper's linear probe (evaluate.linear): new crops and flips every epoch, last epoch reported",
     "linear-tta": "the paper's linear probe, its test images seen whole, in five boxes, and mirrored",
     "linear-fast": "the paper's linear probe on cached features: seconds on a GPU, minutes for photos on a CPU",
-    "logistic": "logistic regression on the features as they are, fitted to the optimum; for small or odd data",
+    "logistic": "logistic regression on the features as they are, fitted to the optimum: needs no rate to suit them",
     "knn-10-per-class": "kNN with ten labels a class, over draws of which",
     "linear-1pct": "logistic regression on 1 % of the labels, stratified",
     "linear-10pct": "logistic regression on 10 % of the labels, stratified",
@@ -81,7 +81,7 @@ def check(protocols: Sequence[str]) -> list[str]:
 
 def evaluate(
     run: Run,
-    protocols: Sequence[str] = ("knn", "linear-fast"),
+    protocols: Sequence[str] = ("knn", "logistic"),
     on: DataSettings | str | None = None,
     device: torch.device | str = "auto",
     seed: int = 0,

@@ -21,7 +21,7 @@ ABOUT = {
     *("train_images", "test_images", "classes", "test_images_left_out_as_seen", "k", "epochs", "batch_size"),
 }
 EFFECTS = ("effects", "augmentations")  # what augmentations do: a section of its own
-FIRST = ("linear", "linear-fast", "knn")  # the figure a run is known by, when there are several
+FIRST = ("linear", "linear-fast", "logistic", "knn")  # the figure a run is known by, when there are several
 
 DYNAMICS = (  # the paper's figure: accuracy, similarity loss, residual norm
     ("knn", "Accuracy", "kNN on frozen features, per cent. Dotted: a random backbone.", " %"),

@@ -81,6 +81,7 @@ EXPLAINED = {  # what most pages have, to one who has not met it
     "knn": " kNN gives each test image the class that most of its nearest training images have, and says how many "
     "come out right.",
     "linear": " A linear probe learns the classes from the frozen features of the training images.",
+    "logistic": " Logistic regression learns the classes from the frozen features of the training images.",
 }
 
 
