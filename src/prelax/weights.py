@@ -130,7 +130,8 @@ def published(backbone: str) -> Weights:
     """The weights that torchvision or timm publishes for a backbone, trained with the labels of ImageNet or so."""
     how = "without a network give a file of weights: model.weights=FILE"
     if backbone.startswith("timm:"):
-        return Weights(f"timm's pretrained {backbone.removeprefix('timm:')}", {}, backbone)  # read as it is built
+        pretrained_timm(backbone, 3, None)  # now, before an hour of decoding; as they fit, once the images are known
+        return Weights(f"timm's pretrained {backbone.removeprefix('timm:')}", {}, backbone)
     if backbone not in LAYERS:
         raise PrelaxError(
             f"nobody publishes weights of {backbone}: model.weights takes a run folder or a file; published are those "

@@ -117,7 +117,7 @@ def _resnet(name: str, channels: int, small: bool) -> nn.Module:
     return net
 
 
-def pretrained_timm(name: str, channels: int, side: int) -> nn.Module:
+def pretrained_timm(name: str, channels: int, side: int | None) -> nn.Module:
     """A network ``timm:NAME`` with the weights that timm publishes for it, fitted by timm to channels and side."""
     try:
         return _timm(name.removeprefix("timm:"), channels, side, pretrained=True)
