@@ -139,6 +139,7 @@ def test_a_folder_run_takes_network_and_stem_from_the_weights(tmp_path: Path) ->
     said: list[str] = []
     run = pretrain(resolve("folder", pairs), tmp_path / "run", progress=False, say=said.append)
     assert run.settings.model.backbone == "resnet18"
+    assert run.settings.train.turn == 0.01  # a fifth of what random weights get
     assert run.settings.model.stem == "imagenet"  # views of 32 px would have had the small one
     assert any("weights.safetensors" in line for line in said)
     again = pretrain(resolve("folder", pairs), run.path, resume=True, progress=False)  # what was chosen is kept
