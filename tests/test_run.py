@@ -15,7 +15,8 @@ from safetensors import SafetensorError
 
 from prelax.config import resolve
 from prelax.errors import PrelaxError
-from prelax.run import FORMAT, Run, commit, read_checkpoint
+from prelax.run import FORMAT, Run, read_checkpoint
+from prelax.stamp import commit
 from prelax.whole import replacing, writing
 
 
@@ -238,14 +239,14 @@ def test_the_commit_of_a_project_that_merely_contains_prelax_is_not_taken(tmp_pa
     source = Path(__file__).parents[1] / "src" / "prelax"
     installed = tmp_path / "site" / "prelax"
     installed.mkdir(parents=True)
-    for name in ("__init__.py", "run.py", "config.py", "settings.py", "errors.py", "whole.py"):
+    for name in ("__init__.py", "stamp.py"):
         (installed / name).write_text((source / name).read_text())
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     (tmp_path / ".gitignore").write_text("site\n")
     for words in (["init", "-q"], ["add", ".gitignore"], ["commit", "-qm", "theirs"]):
         subprocess.run([*git, *words], cwd=tmp_path, check=True)
     asked = subprocess.run(
-        [sys.executable, "-c", "from prelax.run import commit; print(commit())"],
+        [sys.executable, "-c", "from prelax.stamp import commit; print(commit())"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
         capture_output=True,

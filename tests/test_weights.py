@@ -229,7 +229,7 @@ def test_weights_of_another_network_are_refused_by_name(trained: Run, tmp_path: 
     with pytest.raises(PrelaxError, match=r"conv1\.weight is 64x3x7x7, it should be 64x3x3x3"):
         fitted(large, backbone("resnet18", "small"), "resnet18", 3, 32)
     settings = tiny(f"model.weights={trained.path}", "model.backbone=resnet18")
-    with pytest.raises(PrelaxError, match="not of a resnet18"):
+    with pytest.raises(PrelaxError, match=r"holds weights of a resnet8, and model\.backbone is resnet18"):
         pretrain(settings, tmp_path / "run", progress=False)
     assert not (tmp_path / "run" / "config.yaml").exists()  # the mended command may take the folder
 
@@ -239,7 +239,7 @@ def test_what_holds_no_weights_is_refused_in_one_line(tmp_path: Path) -> None:
         "gone.pth": "no run folder and no file of weights",
         "empty.pth": "cannot be read",
         "text.safetensors": "cannot be read",
-        "code.pth": "holds more than weights",
+        "code.pth": r"holds more than weights .* save the weights alone",
         "list.pth": "holds no weights by name",
     }.items():
         path = tmp_path / name
@@ -254,6 +254,7 @@ def test_what_holds_no_weights_is_refused_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(PrelaxError, match=how) as error:
             read_weights(str(path))
         assert "\n" not in str(error.value)
+        assert "weights_only" not in str(error.value)  # no advice to let a file run its code
     with pytest.raises(PrelaxError, match="not a run folder"):
         read_weights(str(tmp_path))
 
@@ -307,6 +308,13 @@ def test_test_images_that_the_weights_have_seen_are_left_out_and_what_is_not_kno
         evaluate(late, ["knn"], device="cpu")
 
 
+def test_weights_of_a_network_that_is_not_known_are_told_before_the_images_are_read(tmp_path: Path) -> None:
+    torch.save({"features.0.weight": torch.zeros(2, 3, 3, 3)}, tmp_path / "vgg.pth")
+    settings = resolve("folder", [f"data.root={tmp_path / 'gone'}", f"model.weights={tmp_path / 'vgg.pth'}"])
+    with pytest.raises(PrelaxError, match=r"vgg\.pth: .* no network .* \(the first is features\.0\.weight\)"):
+        pretrain(settings, tmp_path / "run", progress=False)
+
+
 @pytest.mark.parametrize(("now", "worse"), [(46.2, True), (88.0, False), (90.0, False)])
 def test_the_doctor_names_a_run_that_is_worse_than_it_began(now: float, worse: bool) -> None:
     result = {"protocol": "knn", "dataset": "digits", "accuracy": now, "start": 89.0, "test_images": 500}
@@ -320,7 +328,7 @@ def test_an_exported_model_says_what_it_began_with_and_not_where_that_lay(traine
     run = pretrain(tiny(f"model.weights={trained.path}", "seed=5"), tmp_path / "run", progress=False)
     hub = save_hub(run, tmp_path / "hub")
     texts = (hub / "README.md").read_text(), (hub / "config.json").read_text()
-    assert "**Began with**: run" in texts[0]
+    assert "**Began with**: weights of run" in texts[0]
     assert not any(str(trained.path.parent) in text for text in texts)
     weights = read_weights(str(hub))  # and another run may begin with it
     assert same(weights.state, load_file(run.path / "backbone.safetensors"))

@@ -132,7 +132,7 @@ def examine_run(path: Path | str) -> list[Finding]:
         found.append(Finding(True, "backbone", "that of the last checkpoint" if run.unfinished else "can be read"))
     except PrelaxError as error:
         found.append(Finding(False, "backbone", str(error)))
-    from prelax.evaluate.doctor import diagnose, forgot
+    from prelax.evaluate.doctor import diagnose, forgot, unlearnt
 
     root = settings.data.root
     if root is not None and not root.expanduser().exists():
@@ -141,10 +141,11 @@ def examine_run(path: Path | str) -> list[Finding]:
     images = run.trained_on().get("images")
     found += diagnose(metrics, settings, images if isinstance(images, int) else None)
     try:
-        worse = forgot(run.evals(), settings)
+        measured = run.evals()
+        found += [said for said in (unlearnt(measured), forgot(measured, settings)) if said is not None]
     except PrelaxError as error:
-        worse = Finding(False, "eval", str(error))
-    return found + ([worse] if worse is not None else [])
+        found.append(Finding(False, "eval", str(error)))
+    return found
 
 
 def draw_findings(path: Path | str, findings: Sequence[Finding]) -> list[Path]:

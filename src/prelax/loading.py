@@ -22,7 +22,8 @@ from prelax.nets.heads import MLP
 from prelax.objectives import Method, method, terms_of
 from prelax.objectives.parts import coefficient
 from prelax.preprocess import Preprocess, as_stored, check_images
-from prelax.run import Run, now, plain
+from prelax.run import Run, plain
+from prelax.stamp import now
 from prelax.whole import replacing, write_whole, writing
 
 if TYPE_CHECKING:
@@ -291,6 +292,8 @@ def model_card(run: Run, loaded: Loaded) -> str:
     base = f" on {s.method.base}" if known is not None and known.base is None else ""
     weights = "".join(f", {name} {value:g}" for name, value in weights_of(s.method).items()) if known else ""
     turn = f", turn {s.train.turn:g}" if s.train.optimizer == "muon" else ""
+    source = began_with(s)
+    began = f"- **Began with**: weights of {source}, which may have seen labels\n" if source else ""
     taught, tag = ("without", "self-supervised-learning, ") if s.method.name != "supervised" else ("with", "")
     return f"""---
 library_name: prelax
@@ -306,7 +309,7 @@ A backbone trained {taught} labels by prelax {prelax.__version__}; card written 
 - **Method**: {s.method.name}{base}{weights}
 - **Training**: {epochs if epochs is not None else s.train.epochs} epochs, batch {s.train.batch_size}, \
 {s.train.optimizer}, lr {s.train.lr:g} per 256 images{turn}, seed {s.seed}
-{f"- **Began with**: {began}{chr(10)}" if (began := began_with(s)) else ""}- **Output**: {width} features an image
+{began}- **Output**: {width} features an image
 
 {figures}
 

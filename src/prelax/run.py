@@ -13,13 +13,11 @@ log.txt · report.html
 from __future__ import annotations
 
 import contextlib
-import datetime
 import fcntl
 import json
 import os
 import platform
 import shlex
-import subprocess
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -34,9 +32,11 @@ from torch import Tensor
 import prelax
 from prelax.config import FOUND, SUITED, Section, Settings, keys, left_open, to_yaml, validate
 from prelax.errors import PrelaxError, PrelaxWarning, first_line, readable
+from prelax.stamp import commit, now
 from prelax.whole import Unwritable, numeric, replacing, writing
 
 FORMAT = 1  # of the folder; a newer one is refused
+START = "start.safetensors"
 
 # What may differ when a run goes on: it decides where and how fast, not what is computed.
 CHANGEABLE = {
@@ -148,9 +148,12 @@ class Run:
             if key == "data.labels" and was is not None and wanted is not None:  # runs used to keep it as it was typed
                 free = Path(was).expanduser().absolute() == Path(wanted).expanduser().absolute()
             if was != wanted and not free:
+                on = ""
+                if key == "train.epochs":
+                    on = f"; model.weights={shlex.quote(str(self.path))} in it begins where this one ended"
                 raise PrelaxError(
                     f"{key} was {was!r} in {self.path} and cannot become {wanted!r} on resume; "
-                    "another value is another run, with an --out of its own"
+                    f"another value is another run, with an --out of its own{on}"
                 )
 
     def settings_with(self, settings: Settings) -> Settings:
@@ -308,28 +311,21 @@ class Run:
             raise PrelaxError(f"{problem}, and there is no whole one before it; remove it to begin anew")
         return None
 
-    def save_backbone(self, state: Mapping[str, Tensor]) -> None:
-        """``backbone.safetensors``: plain names, no prefix to strip."""
-        self._save_weights("backbone.safetensors", state)
-
-    def save_start(self, state: Mapping[str, Tensor]) -> None:
-        """``start.safetensors``: the weights the backbone begins with."""
-        self._save_weights("start.safetensors", state)
+    def save_backbone(self, state: Mapping[str, Tensor], name: str = "backbone.safetensors") -> None:
+        """``backbone.safetensors``, or under another name what it begins with: plain names, no prefix to strip."""
+        target = self.path / name
+        with writing(target), replacing(target) as temporary:
+            save_file(plain(state), temporary)
 
     def load_start(self) -> dict[str, Tensor] | None:
         """The weights the backbone began with; None where they were random, or are not kept."""
-        path = self.path / "start.safetensors"
+        path = self.path / START
         if not path.is_file():
             return None
         try:
             return load_file(path)
         except Exception as error:
             raise PrelaxError(f"{path} cannot be read ({first_line(error)}); remove it to do without") from None
-
-    def _save_weights(self, name: str, state: Mapping[str, Tensor]) -> None:
-        target = self.path / name
-        with writing(target), replacing(target) as temporary:
-            save_file(plain(state), temporary)
 
     def load_backbone(self) -> dict[str, Tensor]:
         """The state dict of the trained backbone."""
@@ -400,23 +396,3 @@ def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
     if not isinstance(state, dict):
         raise PrelaxError(f"{path} is not a prelax checkpoint")
     return state
-
-
-def now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def commit() -> str | None:
-    """The commit of the checkout prelax runs from, if it runs from one."""
-
-    def git(*words: str) -> str | None:
-        try:
-            asked = subprocess.run(
-                ["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return asked.stdout.strip() if asked.returncode == 0 else None
-
-    # Installed inside someone's own repository, the commit would be theirs.
-    return git("rev-parse", "HEAD") if git("ls-files", Path(__file__).name) else None

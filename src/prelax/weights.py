@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from prelax.errors import PrelaxError, first_line
 from prelax.loading import check_names, read_hub
+from prelax.nets import Network
 from prelax.nets.backbones import LAYERS, pretrained_timm
 from prelax.run import Run
 
@@ -59,7 +61,8 @@ def read_weights(source: str, backbone: str | None = None) -> Weights:
     if path.is_dir():
         return of_folder(source)
     if not path.is_file():
-        raise PrelaxError(f"{source} is no run folder and no file of weights; give one of them, or {PUBLISHED}")
+        meant = f"did you mean {PUBLISHED}?" if source.lower() in (PUBLISHED, "imagenet") else f"or {PUBLISHED}"
+        raise PrelaxError(f"{source} is no run folder and no file of weights; give one of them, {meant}")
     state = read_file(path)
     return Weights(source, state, told(state))
 
@@ -83,13 +86,22 @@ def read_file(path: Path) -> dict[str, Tensor]:
         held = load_file(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise PrelaxError(f"{path} cannot be read: {error.strerror or first_line(error)}") from None
-    except Exception as error:
-        why = "it is damaged" if safe else "it is damaged, or holds more than weights: save a state dict alone"
-        raise PrelaxError(f"{path} cannot be read: {why} ({first_line(error)})") from None
+    except Exception:
+        raise PrelaxError(f"{path} cannot be read: {obstacle(path, safe)}") from None
     state = tensors(held) if isinstance(held, Mapping) else {}
     if not state:
         raise PrelaxError(f"{path} holds no weights by name; save a module's state_dict()")
     return state
+
+
+def obstacle(path: Path, safe: bool) -> str:
+    """Why a file gave no weights; what the library that reads it says is for programmers."""
+    if not safe and zipfile.is_zipfile(path):  # what torch.save writes
+        return (
+            "it holds more than weights (a whole model, the options of a training), and code in a file is not run; "
+            "where it came from, save the weights alone: torch.save(model.state_dict(), 'weights.pth')"
+        )
+    return "it is no file of weights, or it is cut off or damaged"
 
 
 def tensors(tree: Mapping[Any, Any], depth: int = DEPTH) -> dict[str, Tensor]:
@@ -163,6 +175,15 @@ def fitted(weights: Weights, net: nn.Module, backbone: str, channels: int, side:
         kept[first] = for_channels(kept[first], wanted[first].shape[1])
     check_names(kept, wanted, backbone, weights.name)
     return {key: kept[key].to(tensor.dtype) for key, tensor in wanted.items()}
+
+
+def put_into(network: Network, weights: Weights, backbone: str, channels: int, side: int) -> dict[str, Tensor]:
+    """Puts weights into a network's backbone, and its target's, before it is trained; gives them as they fit it."""
+    state = fitted(weights, network.backbone, backbone, channels, side)
+    for encoder in (network.online, network.target):
+        if encoder is not None:
+            encoder.backbone.load_state_dict(state)
+    return state
 
 
 def for_channels(filters: Tensor, channels: int) -> Tensor:

@@ -13,7 +13,7 @@ from prelax.config import resolve
 from prelax.doctor import examine_run
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
-from prelax.evaluate.doctor import _heads, chance, diagnose
+from prelax.evaluate.doctor import _heads, chance, diagnose, unlearnt
 from prelax.evaluate.remedies import calmer
 from prelax.loading import views_of
 from prelax.objectives import PretextLoss
@@ -30,6 +30,15 @@ def line(epoch, **changes):
 
 def told(metrics, recipe="digits/prelax-rot"):
     return {finding.what: finding for finding in diagnose(metrics, resolve(recipe))}
+
+
+def test_a_run_that_is_not_ahead_of_random_weights_by_anything_is_told_so() -> None:
+    behind = {"protocol": "knn", "dataset": "photos", "accuracy": 53.3, "floor": 57.5}
+    found = unlearnt({"knn": behind, "logistic": {**behind, "protocol": "logistic", "accuracy": 57.5}})
+    assert found is not None
+    assert "not ahead of random weights: 57.5 % by logistic on photos, random weights 57.5" in found.found
+    assert unlearnt({"knn": behind, "logistic": {**behind, "accuracy": 58.0}}) is None
+    assert unlearnt({}) is None
 
 
 def test_a_healthy_run_is_called_healthy():

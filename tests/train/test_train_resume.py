@@ -22,7 +22,8 @@ from prelax.evaluate.effects import effects
 from prelax.loading import load
 from prelax.run import Run
 from prelax.train import pretrain
-from prelax.train.pretrain import interruptible, with_whole_paths
+from prelax.train.pretrain import interruptible
+from prelax.train.settled import with_whole_paths
 
 TINY = [
     "data.limit=96",

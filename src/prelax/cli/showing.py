@@ -18,7 +18,12 @@ LARGEST = 8192  # pixels a side, images a batch
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="One run folder or several to compare.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file; default RUN/report.html.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="The file; default RUN/report.html, of several runs compared.html beside the first."
+        ),
+    ] = None,
     points: Annotated[int, typer.Option("--points", min=0, help="Images of the map; 0 leaves it out.")] = 2000,
     device: Device = "cpu",
     seed: Seed = 0,

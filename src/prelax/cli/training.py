@@ -94,6 +94,8 @@ def pretrain(
     began = time.perf_counter()
     whole = resume and (out / "backbone.safetensors").is_file()
     state.afterwards = f"; go on with `prelax pretrain {shlex.quote(str(out))} --resume`"
+    if not quiet:
+        state.afterwards += f", look at what there is with `prelax report {shlex.quote(str(out))}`"
     with working():
         try:
             run = train(settings, out, resume=resume, progress=not quiet, say=say)

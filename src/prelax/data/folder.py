@@ -152,7 +152,10 @@ def _folder(path: Path | None, key: str) -> Path:
 
 def _nothing(listing: Listing, what: str) -> PrelaxError:
     if ours(listing.root):
-        return PrelaxError(f"{listing.root} is a run folder: no {what} are read there; name the folder they are in")
+        return PrelaxError(
+            f"{listing.root} is a run folder: no {what} are read there; name the folder they are in (if they lie among "
+            "the files of a run, config.yaml and the others, move these out)"
+        )
     others = kinds(listing.others, 3)
     hint = f" (found {others})" if others else ""
     read = f"jpg, png, webp, bmp, gif, tif and npy files are read{convert(listing.others)}"

@@ -36,7 +36,8 @@ from prelax.detect.settings import DetectSettings
 from prelax.draws import Draws
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.evaluate.protocols import describe
-from prelax.run import Run, now
+from prelax.run import Run
+from prelax.stamp import now
 from prelax.train import choose_device
 from prelax.train.devices import tf32
 from prelax.train.pretrain import interruptible

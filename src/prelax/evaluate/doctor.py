@@ -132,6 +132,25 @@ def silent(metrics: Lines, settings: Settings) -> Finding | None:
     )
 
 
+def unlearnt(evals: Mapping[str, Mapping[str, Any]]) -> Finding | None:
+    """Whether a run is behind random weights by all that was measured of it."""
+    told = [
+        (figure - floor, result, figure, floor)
+        for result in evals.values()
+        for figure, floor in [(result.get("accuracy"), result.get("floor"))]
+        if isinstance(figure, int | float) and isinstance(floor, int | float)
+    ]
+    if not told or max(ahead for ahead, *_ in told) > 0:
+        return None
+    _, result, figure, floor = max(told, key=lambda found: found[0])
+    return Finding(
+        False,
+        "proof",
+        f"not ahead of random weights: {figure:.1f} % by {result.get('protocol')} on {result.get('dataset')}, "
+        f"random weights {floor:.1f}; train longer, or on more images",
+    )
+
+
 def forgot(evals: Mapping[str, Mapping[str, Any]], settings: Settings) -> Finding | None:
     """Whether the weights a run began with were better than what became of them, by what was measured of both."""
     lost = []

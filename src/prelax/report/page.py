@@ -21,7 +21,8 @@ from prelax.report.content import Album, Atlas, Page, Sprite, Word
 from prelax.report.gather import attempt, bars, card, charts, effects, moves, names, results, settings_table
 from prelax.report.render import render
 from prelax.report.sprites import sprite
-from prelax.run import Run, now
+from prelax.run import Run
+from prelax.stamp import now
 from prelax.whole import replacing, writing
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def report(
 
     Args:
         runs: run folders; one that is named twice is shown once.
-        out: where to write; by default ``report.html`` in the first run's folder.
+        out: where to write; by default ``report.html`` in the run's folder, of several ``compared.html`` beside them.
         points: images of the map, at most; 0 leaves the map out.
         seed: of the sample and of t-SNE.
         device: where features are computed.
@@ -60,7 +61,8 @@ def report(
         places = [run.path.resolve() for run in opened]
         opened = [run for index, run in enumerate(opened) if places[index] not in places[:index]]
     page = gather(opened, points=points, seed=seed, device=device, called=called)
-    target = Path(out) if out is not None else opened[0].path / "report.html"
+    usual = opened[0].path / "report.html" if len(opened) == 1 else opened[0].path.resolve().parent / "compared.html"
+    target = Path(out) if out is not None else usual
     if target.is_dir():
         target = target / "report.html"
     html = readable(render(page)).encode()  # before the file is opened: an old page is not lost

@@ -130,7 +130,7 @@ def ahead(value: float, other: float) -> str:
 
 
 def gauge(cell: Cell, percent: bool) -> str:
-    """A bar from the floor to the value, and the floor in words."""
+    """A bar from where the run began, or else from the floor, to the value; a tick at each, and both in words."""
     if cell.value is None:
         return ""
     said = "no floor measured"
@@ -141,10 +141,16 @@ def gauge(cell: Cell, percent: bool) -> str:
     said = f'<span class="floor">{said}</span>'
     if not percent:
         return said
-    low, high = sorted((min(max(cell.floor or 0.0, 0), 100), min(max(cell.value, 0), 100)))
-    tick = "" if cell.floor is None else f'<b style="left:calc({min(max(cell.floor, 0), 100):.1f}% - 1px)"></b>'
+    base = cell.floor if cell.start is None else cell.start
+    low, high = sorted((min(max(base or 0.0, 0), 100), min(max(cell.value, 0), 100)))
+    marks = {"": cell.floor, ' class="start"': cell.start}
+    tick = "".join(
+        f'<b{kind} style="left:calc({min(max(at, 0), 100):.1f}% - 1px)"></b>'
+        for kind, at in marks.items()
+        if at is not None
+    )
     fill = f'<i style="left:{low:.1f}%;width:{high - low:.1f}%"></i>'
-    under = " under" if cell.floor is not None and cell.value < cell.floor else ""
+    under = " under" if base is not None and cell.value < base else ""
     return f'<div class="gauge{under}" aria-hidden="true">{fill}{tick}</div>{said}'
 
 
@@ -155,8 +161,13 @@ def results(page: Page) -> str:
     fast = " (that of a linear probe by its fast form)" if any(row.protocol in FLOOR for row in page.rows) else ""
     lead = (
         "Figures in per cent. The tick on each bar is the floor: the same network with random weights, "
-        f"measured the same way{fast}. What lies to its right was learnt."
+        f"measured the same way{fast}. What lies to its right was learnt; a pale bar to its left is worse than that."
     )
+    if any(cell.start is not None for row in page.rows for cell in row.cells if cell is not None):
+        lead += (
+            " Where a run began with weights that were trained before, the thick tick is what they had, and the bar "
+            "from there is what these images added to it, or, pale, took from it."
+        )
     lead += "".join(said for protocol, said in EXPLAINED.items() if any(row.protocol == protocol for row in page.rows))
     if any(cell.best for row in page.rows for cell in row.cells if cell is not None):
         lead += (

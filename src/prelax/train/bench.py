@@ -20,8 +20,8 @@ from prelax.data.folder import Progress
 from prelax.train.devices import choose_device
 from prelax.train.engine import Engine
 from prelax.train.peers import bench_peer
-from prelax.train.pretrain import as_found
 from prelax.train.processes import Process
+from prelax.train.settled import as_found
 from prelax.train.suit import suit, with_values
 
 MODES = {

@@ -33,7 +33,6 @@ from prelax.train.rank import effective_rank
 from prelax.train.refuse import batch_of, check_backbone, check_labels
 from prelax.train.step import Objective
 from prelax.train.views import ViewMaker
-from prelax.weights import Weights, fitted
 
 # What BatchNorm's backward pass reads twice is computed twice: kept, it would be written out in float32, twice as large
 # as an activation, by each layer that a ReLU follows.
@@ -61,7 +60,6 @@ class Engine:
         self.steps = self.images // self.batch
         self.bfloat16 = in_bfloat16(settings, device)
         channels, side = images.shape[0], images.shape[-1]
-        self.channels = channels
         self.maker = ViewMaker(settings, channels, side, device)
         if settings.method.name == "supervised":
             check_labels(images, settings.data.source)
@@ -145,15 +143,6 @@ class Engine:
             use = "for the losses of one process use nn.BatchNorm1d, 2d or 3d"
             warnings.warn(f"{said}; {use}", PrelaxWarning, stacklevel=4)
         return left
-
-    def begin_with(self, weights: Weights) -> dict[str, Tensor]:
-        """Puts weights that were trained before into the backbone, and gives them as they fit it."""
-        net, name = self.objective.network, self.settings.model.backbone
-        state = fitted(weights, net.backbone, name, self.channels, self.maker.size)
-        for encoder in (net.online, net.target):
-            if encoder is not None:
-                encoder.backbone.load_state_dict(state)
-        return state
 
     # -- an epoch ----------------------------------------------------------------------------------------------------
 

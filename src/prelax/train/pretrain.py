@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import re
 import shlex
 import signal
 import threading
@@ -17,22 +16,22 @@ from typing import Any
 
 import torch
 
-from prelax.config import Settings, left_open
+from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, ShardStore, bar, load, load_training
-from prelax.data.tars import remote
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.evaluate.collapse import collapse_limits, crowded
 from prelax.evaluate.labels import digests_of
 from prelax.evaluate.remedies import calmer, remedies
-from prelax.run import Run
+from prelax.run import START, Run
 from prelax.train.devices import choose_device, start_compilers
 from prelax.train.engine import Engine
 from prelax.train.processes import Process, Unread, any_of, joined, wait_for_all
 from prelax.train.progress import Progress
 from prelax.train.refuse import check_apart, check_data, check_enough
-from prelax.train.suit import estimate, remarks, suit, too_little_memory, with_values
+from prelax.train.settled import as_found, with_weights, with_whole_paths
+from prelax.train.suit import estimate, remarks, suit, too_little_memory
 from prelax.train.watching import watcher, watching
-from prelax.weights import PUBLISHED, Weights, read_weights
+from prelax.weights import Weights, put_into
 from prelax.whole import NoSpace, check_writable, remove_leftovers
 
 PATIENCE = 10  # epochs a collapse must last: runs have come back after six
@@ -46,7 +45,7 @@ WRITTEN = (  # by who holds the folder's lock, and nobody else
     "checkpoint.pt",
     "checkpoint.previous.pt",
     "backbone.safetensors",
-    "start.safetensors",
+    START,
 )
 
 
@@ -94,7 +93,10 @@ def pretrain(
             images = load_training(settings.data, drawn)
         settings = as_found(settings, images)
         check_enough(settings, images, process.world)
-        chosen = [f"the backbone begins with {weights.name} (model.weights)"] if weights is not None else []
+        chosen = []
+        if weights is not None:
+            whose = settings.model.backbone if weights.backbone is None else weights.backbone
+            chosen.append(f"the backbone, a {whose}, begins with {weights.name} (model.weights)")
         for line in chosen if process.writes else ():
             say(line)
         if settings.data.source == "folder" and not resume:
@@ -132,7 +134,9 @@ def begin(
     recorded = resume and process.writes and check_data(run, images)
     watcher(settings)
     engine = Engine(settings, images, device, process)
-    start = engine.begin_with(weights) if weights is not None else None
+    start = None
+    if weights is not None:
+        start = put_into(engine.objective.network, weights, settings.model.backbone, images.shape[0], engine.maker.size)
     probe = knn_probe(settings, engine, images) if settings.train.knn_every else None
     if process.writes and not resume:
         run = Run.create(run.path, settings)
@@ -147,7 +151,7 @@ def begin(
                     run.keep_changes(settings)
                 note_data(run, images, recorded, weights)
                 if start is not None:
-                    run.save_start(start)
+                    run.save_backbone(start, START)
                 for line in chosen:
                     run.log(line)
             return train(run, engine, probe, progress)
@@ -299,49 +303,6 @@ def trouble(lines: list[dict[str, Any]], settings: Settings, batch: int) -> str 
                 "train.stop_on_collapse=false goes on."
             )
     return None
-
-
-def with_whole_paths(settings: Settings) -> Settings:
-    """The settings with the places of the data as they are from any folder: a run is looked at from others too."""
-    data, here = settings.data, Path.cwd()
-    found: dict[str, Any] = {
-        key: here / value.expanduser()
-        for key in ("root", "test_root", "labels", "cache")
-        if (value := getattr(data, key)) is not None
-    }
-    if data.shards is not None:
-        parts = data.shards.split("::")
-        found["shards"] = "::".join(
-            part if remote(part) or re.match(r"\{(.*,)?[/~]", part) else str(here / Path(part).expanduser())
-            for part in parts
-        )
-    changed: dict[str, Any] = {"data": data.model_copy(update=found)}
-    if (weights := settings.model.weights) not in (None, PUBLISHED):
-        changed["model"] = settings.model.model_copy(update={"weights": str(here / Path(weights).expanduser())})
-    return settings.model_copy(update=changed)
-
-
-def with_weights(settings: Settings, run: Run) -> tuple[Settings, Weights | None]:
-    """What the backbone of a run begins with, and the settings with the network it is of, where nobody said.
-
-    None for random weights, and for a run whose checkpoint holds what became of them.
-    """
-    source = settings.model.weights
-    if source is None or (run.path / "checkpoint.pt").exists():
-        return settings, None
-    kept = run.path / "start.safetensors"
-    open_ = left_open(settings, "model.backbone")
-    weights = read_weights(str(kept) if kept.is_file() else source, None if open_ else settings.model.backbone)
-    told = {"model.backbone": weights.backbone if open_ else None}
-    told["model.stem"] = weights.stem if left_open(settings, "model.stem") else None
-    return with_values(settings, {key: value for key, value in told.items() if value is not None}), weights
-
-
-def as_found(settings: Settings, images: ImageSet | ShardSet) -> Settings:
-    """The settings with the size and channels that were chosen by what the images are."""
-    found = {"image_size": images.shape[-1], "channels": images.shape[0]}
-    wanted = {key: value for key, value in found.items() if getattr(settings.data, key) is None}
-    return settings.model_copy(update={"data": settings.data.model_copy(update=wanted)})
 
 
 def let_go(run: Run) -> None:

@@ -83,12 +83,11 @@ def check_backbone(objective: Objective, channels: int, settings: Settings, make
 
 
 def check_apart(out: Path, data: DataSettings) -> None:
-    """Refuses a run folder among the images: what lies in a run folder is not read as images."""
+    """Refuses a run folder that holds images, these or others: what lies in a run folder is not read as images."""
     out = out.resolve()
-    for place in (data.root, data.test_root) if data.source == "folder" and out.is_dir() else ():
-        there = place.resolve() if place is not None else None
-        if out == there or (there in out.parents and scan(out).names):
-            raise PrelaxError(f"{out} holds images, and a run is a folder of its own; choose another --out")
+    places = [place.resolve() for place in (data.root, data.test_root) if place is not None]
+    if out.is_dir() and ((data.source == "folder" and out in places) or scan(out).names):
+        raise PrelaxError(f"{out} holds images, and a run is a folder of its own; choose another --out")
 
 
 def check_data(run: Run, images: ImageSet | ShardSet) -> bool:

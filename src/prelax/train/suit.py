@@ -48,6 +48,7 @@ BEGUN = 0.2
 WARMUP = 0.05  # of the epochs
 TINY = 20  # steps of a run that is over before an estimate would be
 ROOM = 0.85  # of a device's memory that a tried batch may take: compiling and capturing take some more
+FEW_MORE = 400  # images: so many taught trained weights a point of kNN, 120 cost them two (results/log.md, 48)
 FEW = 100  # images; of photos 120 were enough to come out ahead of random weights
 PATIENCE = 4.0  # seconds a timed step may take, about
 
@@ -256,6 +257,11 @@ def remarks(settings: Settings, images: ImageSet | ShardSet) -> list[str]:
     lines = []
     if len(images) < FEW:
         lines.append(f"{len(images)} images are very few to learn from; some hundreds or more are better")
+    if settings.model.weights is not None and len(images) < FEW_MORE:
+        lines.append(
+            f"{len(images)} images may teach trained weights little, or make them worse: compare with what they had "
+            "before, which `prelax evaluate` shows beside"
+        )
     asked = settings.method
     if asked.relax == "rotation" and any(term.kind == "relaxpl" and term.weight(asked) for term in terms_of(asked)):
         lines.append(

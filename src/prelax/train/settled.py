@@ -1,0 +1,70 @@
+"""The settings as a run keeps them: with whole paths, and with what its images and its first weights decide."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from prelax.config import Settings, left_open
+from prelax.data import ImageSet, ShardSet
+from prelax.data.tars import remote
+from prelax.errors import PrelaxError
+from prelax.run import START, Run
+from prelax.train.suit import with_values
+from prelax.weights import PUBLISHED, Weights, read_weights
+
+
+def with_whole_paths(settings: Settings) -> Settings:
+    """The settings with the places of the data as they are from any folder: a run is looked at from others too."""
+    data, here = settings.data, Path.cwd()
+    found: dict[str, Any] = {
+        key: here / value.expanduser()
+        for key in ("root", "test_root", "labels", "cache")
+        if (value := getattr(data, key)) is not None
+    }
+    if data.shards is not None:
+        parts = data.shards.split("::")
+        found["shards"] = "::".join(
+            part if remote(part) or re.match(r"\{(.*,)?[/~]", part) else str(here / Path(part).expanduser())
+            for part in parts
+        )
+    changed: dict[str, Any] = {"data": data.model_copy(update=found)}
+    if (weights := settings.model.weights) not in (None, PUBLISHED):
+        changed["model"] = settings.model.model_copy(update={"weights": str(here / Path(weights).expanduser())})
+    return settings.model_copy(update=changed)
+
+
+def with_weights(settings: Settings, run: Run) -> tuple[Settings, Weights | None]:
+    """What the backbone of a run begins with, and the settings with the network it is of, where nobody said.
+
+    None for random weights, and for a run whose checkpoint holds what became of them.
+    """
+    source = settings.model.weights
+    if source is None or (run.path / "checkpoint.pt").exists():
+        return settings, None
+    kept = run.path / START
+    open_ = left_open(settings, "model.backbone")
+    weights = read_weights(str(kept) if kept.is_file() else source, None if open_ else settings.model.backbone)
+    if weights.backbone is None and open_:
+        first = next(iter(weights.state), "none")
+        raise PrelaxError(
+            f"{source}: these weights are of no network that is known by its names (the first is {first}); say which "
+            "with model.backbone, for example model.backbone=timm:NAME"
+        )
+    known = {weights.backbone, settings.model.backbone}
+    if not open_ and None not in known and len(known) == 2 and not any(":" in str(name) for name in known):
+        raise PrelaxError(
+            f"{source} holds weights of a {weights.backbone}, and model.backbone is {settings.model.backbone}: leave "
+            "model.backbone out, or take other weights"
+        )
+    told = {"model.backbone": weights.backbone if open_ else None}
+    told["model.stem"] = weights.stem if left_open(settings, "model.stem") else None
+    return with_values(settings, {key: value for key, value in told.items() if value is not None}), weights
+
+
+def as_found(settings: Settings, images: ImageSet | ShardSet) -> Settings:
+    """The settings with the size and channels that were chosen by what the images are."""
+    found = {"image_size": images.shape[-1], "channels": images.shape[0]}
+    wanted = {key: value for key, value in found.items() if getattr(settings.data, key) is None}
+    return settings.model_copy(update={"data": settings.data.model_copy(update=wanted)})
