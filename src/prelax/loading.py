@@ -68,6 +68,9 @@ class Loaded:
 
         return extract(self.backbone, images, preprocess, device=self.device, run=self._quick["run"])
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_quick": {}}  # a function of this process
+
     def fresh(self, seed: int) -> nn.Module:
         """The same backbone with random weights: the floor of every figure. Draws nothing from the global generator."""
         with torch.random.fork_rng(devices=[]):

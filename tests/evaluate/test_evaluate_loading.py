@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -34,6 +36,16 @@ def test_a_run_gives_its_backbone_back_in_eval_mode(run):
     images = pixels(5, 1, 16, 16)
     with torch.no_grad():
         torch.testing.assert_close(loaded(images), loaded.backbone(loaded.preprocess(images)))
+
+
+def test_a_loaded_run_can_be_sent_to_another_process_after_it_was_used(run):
+    loaded, images = load(run.path), pixels(5, 1, 16, 16)
+    features = loaded(images)
+    for other in (pickle.loads(pickle.dumps(loaded)), copy.deepcopy(loaded)):
+        with torch.no_grad():
+            other.backbone.conv1.weight.zero_()  # its own
+        assert not torch.equal(other(images), features)
+    assert torch.equal(loaded(images), features)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
