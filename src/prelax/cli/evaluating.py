@@ -32,6 +32,9 @@ def evaluate(
     ] = "knn,logistic",
     on: On = None,
     root: Root = None,
+    labels: Annotated[
+        Path | None, typer.Option("--labels", help="A CSV of path,label for a folder's images; training needs none.")
+    ] = None,
     device: Device = "auto",
     seed: Seed = 0,
     as_json: Json = False,
@@ -51,7 +54,7 @@ def evaluate(
     opened, names = Run.open(run), check(protocol.split(","))
     settings = changed(opened.settings.evaluate, changes or [])
     with working(), joined(device) as process:
-        target, where = dataset(opened, on, root), chosen(device, process)
+        target, where = with_labels(opened, dataset(opened, on, root), labels), chosen(device, process)
         shared = process.world > 1
         with waiting(quiet=not process.writes) as tell:
             results = evaluate(opened, names, target, where, seed, settings, shared, tell)
@@ -134,6 +137,16 @@ def dataset(run: Any, on: str | None, root: Path | None) -> DataSettings | None:
     # How the run's own folder is split and labelled is not said of another.
     other = {"root": root, "test_root": None, "labels": None, "test_fraction": DataSettings().test_fraction}
     return found.model_copy(update=other | {"channels": channels, "limit": None})
+
+
+def with_labels(run: Any, target: DataSettings | None, labels: Path | None) -> DataSettings | None:
+    """The images to measure on, the run's own among them, with the labels of a table."""
+    if labels is None:
+        return target
+    data: DataSettings = target or run.settings.data
+    if data.source != "folder":
+        raise PrelaxError(f"--labels is for a folder of images; {data.source} has labels of its own")
+    return data.model_copy(update={"labels": labels.expanduser().absolute()})
 
 
 def whole(run: Any) -> DataSettings:

@@ -10,7 +10,7 @@ import typer
 
 from prelax.cli.evaluating import dataset
 from prelax.cli.options import Device, On, Root, RunFolder, chosen
-from prelax.cli.speech import Debug, Json, Quiet, Seed, points, say, show, waiting, working
+from prelax.cli.speech import Debug, Json, Quiet, Seed, complain, points, say, show, waiting, working
 
 if TYPE_CHECKING:
     from prelax.config import DataSettings, Settings
@@ -55,6 +55,7 @@ def augmentations(
     [bold]prelax augmentations runs/NAME[/bold] ·
     [bold]prelax augmentations runs/NAME --on ./photos --operation crop --operation jitter[/bold]
     """
+    from prelax.evaluate.doctor import unlearnt
     from prelax.evaluate.effects import effects, every_name
     from prelax.evaluate.relaxing import candidates
     from prelax.loading import channels_of
@@ -83,6 +84,8 @@ def augmentations(
     show({**result, "candidates": ranked, "figures": [str(path) for path in pictures]}, rows, heading(result))
     best = next((row for row in ranked if row["advice"] == "relax" and not row["relaxed"]), None)
     if best is not None:
+        if (early := unlearnt(opened.evals())) is not None:
+            complain(f"what such a network says of augmentations may be chance: it is {early.found}")
         say(f"first to relax: {best['augmentation']}")
         say(f"  {command(opened.settings, on_data, best['augmentation'])}")
     say(f"drawn in {pictures[0]}, the figures are in {run / 'eval'}")

@@ -21,8 +21,8 @@ def labelled(images: ImageSet, split: str = "") -> ImageSet:
     if images.labels is None or not bool((images.labels >= 0).any()):
         of = f" {split} images of" if split else " images of"
         raise PrelaxError(
-            f"none of the {len(images)}{of} {images.name} has a label to evaluate with; "
-            "use --on with a labelled dataset, or `prelax embed`"
+            f"none of the {len(images)}{of} {images.name} has a label to evaluate with; give them with "
+            "--labels FILE.csv (path,label), use --on with a labelled dataset, or `prelax embed`"
         )
     known = images.labels >= 0
     return images if bool(known.all()) else subset(images, known.nonzero()[:, 0])

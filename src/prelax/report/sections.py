@@ -206,9 +206,9 @@ def how_to_measure(page: Page) -> str:
             f"`prelax evaluate {shlex.quote(labelled[0].path)} --on FOLDER`."
         )
     return (
-        "The images have no labels, so there is nothing to measure by. Train on sub-folders named after classes, or "
-        "with `data.labels=FILE.csv`; or measure by other images that have labels: "
-        f"`prelax evaluate {shlex.quote(page.cards[0].path)} --on FOLDER`."
+        "The images have no labels, so there is nothing to measure by. Give them in a table of path and label, "
+        f"`prelax evaluate {shlex.quote(page.cards[0].path)} --labels FILE.csv`, or measure by other images that have "
+        f"labels, in sub-folders named after classes: `prelax evaluate {shlex.quote(page.cards[0].path)} --on FOLDER`."
     )
 
 
