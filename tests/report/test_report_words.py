@@ -82,7 +82,7 @@ def test_images_without_labels_are_not_told_to_be_evaluated(run_folder: Callable
     text = text_of(render(gather([run], points=0)))
     assert "no labels, so there is nothing to measure by" in text
     assert "sub-folders named after classes" in text
-    assert "data.labels=FILE.csv" in text
+    assert f"prelax evaluate {run.path} --labels FILE.csv" in text
     assert f"prelax evaluate {run.path} --on FOLDER" in text
     assert "No evaluation yet" not in text
     assert "Not evaluated yet" not in text
