@@ -85,7 +85,7 @@ def augmentations(
     best = next((row for row in ranked if row["advice"] == "relax" and not row["relaxed"]), None)
     if best is not None:
         if (early := unlearnt(opened.evals())) is not None:
-            complain(f"what such a network says of augmentations may be chance: it is {early.found}")
+            complain(f"what such a network says of augmentations may be chance: it is {early.found.partition(';')[0]}")
         say(f"first to relax: {best['augmentation']}")
         say(f"  {command(opened.settings, on_data, best['augmentation'])}")
     say(f"drawn in {pictures[0]}, the figures are in {run / 'eval'}")

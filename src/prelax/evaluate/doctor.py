@@ -147,7 +147,8 @@ def unlearnt(evals: Mapping[str, Mapping[str, Any]]) -> Finding | None:
         False,
         "proof",
         f"not ahead of random weights: {figure:.1f} % by {result.get('protocol')} on {result.get('dataset')}, "
-        f"random weights {floor:.1f}; train longer, or on more images",
+        f"random weights {floor:.1f}; train longer, on more images, or without what changes their meaning "
+        "(`prelax augmentations RUN` names it)",
     )
 
 
