@@ -1,8 +1,10 @@
 """What is told before any work starts: asked for, and of no effect."""
 
+from pathlib import Path
+
 import pytest
 
-from prelax.check import remarks
+from prelax.check import check, remarks
 from prelax.cli import main
 from prelax.cli.relaxing import command
 from prelax.config import resolve
@@ -20,6 +22,30 @@ def test_what_a_method_does_not_read_is_told_and_what_a_recipe_sets_is_not(capsy
     assert "augment.small_size changes nothing" in told
     assert main(["pretrain", "cifar10/prelax-all-tuned", "method.name=simsiam", "--dry-run"]) == 0
     assert "changes nothing" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["model.backbone=timm:no_such_net"], "timm has no model 'no_such_net'"),
+        (["model.backbone=nowhere:Net"], "No module named 'nowhere'"),
+        (["method.std_anchor=none"], "method.std_tells=difference asks of two views"),
+        (["method.asks=jiter"], "no 'jiter' is drawn; did you mean jitter?"),
+        (["method.name=r2s+pl", "method.gamma=0", "method.beta=0"], "there is nothing to learn"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_an_image_is_read(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "photos").mkdir()  # it holds none: whoever looks at them first says so
+    words = [f"data.root={tmp_path / 'photos'}", f"data.cache={tmp_path / 'cache'}", *words]
+    assert main(["pretrain", "folder", *words, "--out", str(tmp_path / "run")]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_grey_folder_may_be_asked_for_what_grey_images_have() -> None:
+    check(resolve("folder", ["data.root=.", "augment.preset=medical", "method.asks=noise"]))
+    check(resolve("digits/simsiam", ["method.asks=nothing"]))  # which asks nothing, and says so
 
 
 def test_how_far_a_matrix_turns_is_muons_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,8 +19,8 @@ def check(settings: Settings) -> Settings:
     from prelax.augment import OPERATIONS, PRESETS, operation
     from prelax.data import SOURCES
     from prelax.data.tars import expand
-    from prelax.nets import BACKBONES
-    from prelax.objectives import METHODS, method
+    from prelax.nets import check_backbone_name
+    from prelax.objectives import METHODS, method, weighed
 
     if ":" in settings.method.name:
         method(settings.method.name)  # a user's own: refused here if it cannot be imported
@@ -32,8 +32,10 @@ def check(settings: Settings) -> Settings:
         known(settings.method.relax, [name for name in OPERATIONS if name != "normalise"], "method.relax")
     known(settings.data.source, SOURCES, "data.source")
     known(settings.augment.preset, [*PRESETS, "auto"], "augment.preset")
-    if ":" not in settings.model.backbone:
-        known(settings.model.backbone, BACKBONES, "model.backbone")
+    check_backbone_name(settings.model.backbone)
+    weighed(settings.method)
+    if settings.method.asks is not None and "method.asks" not in idle(settings):
+        check_asks(settings)
     root = settings.data.root
     if root is not None and not settings.data.download and not root.expanduser().exists():
         raise PrelaxError(
@@ -58,15 +60,12 @@ def remarks(settings: Settings, changes: Iterable[str]) -> list[str]:
     Args:
         changes: the ``key=value`` that a user typed; what a recipe sets besides is not remarked on.
     """
-    from prelax.objectives import method, terms_of, unread
+    from prelax.objectives import terms_of
 
     asked = settings.method
-    views = method(asked.name).views
-    idle = {f"method.{name}" for name in unread(asked)}
-    if not any(view.small for view in views):
-        idle |= {"augment.small_size", "augment.small_area_from", "augment.small_area_to"}
+    nothing = idle(settings)
     typed = dict.fromkeys(word.split("=", 1)[0] for word in changes)
-    told = [f"{key} changes nothing: {asked.name} does not read it" for key in typed if key in idle]
+    told = [f"{key} changes nothing: {asked.name} does not read it" for key in typed if key in nothing]
     if "train.turn" in typed and settings.train.optimizer != "muon":
         told.append("train.turn changes nothing: it is Muon's (train.optimizer=muon)")
     pretexts = [term.kind for term in terms_of(asked)]
@@ -80,6 +79,32 @@ def remarks(settings: Settings, changes: Iterable[str]) -> list[str]:
             f"once more: take {instead}, or method.relax=NAME of another augmentation"
         )
     return told
+
+
+def idle(settings: Settings) -> set[str]:
+    """The settings that change nothing for the method that was chosen."""
+    from prelax.objectives import method, unread
+
+    nothing = {f"method.{name}" for name in unread(settings.method)}
+    if not any(view.small for view in method(settings.method.name).views):
+        nothing |= {"augment.small_size", "augment.small_area_from", "augment.small_area_to"}
+    return nothing
+
+
+def check_asks(settings: Settings) -> None:
+    """Refuses a method.asks that names what neither colour nor grey images have drawn for them."""
+    from prelax.record import asked_of
+    from prelax.train.views import plain_pipelines
+
+    refused: list[PrelaxError] = []
+    for channels in (settings.data.channels,) if settings.data.channels else (3, 1):
+        try:
+            asked_of(plain_pipelines(settings, channels, 32)[0].specs_at((1, channels, 32, 32)), settings.method.asks)
+        except PrelaxError as error:
+            refused.append(error)
+        else:
+            return
+    raise refused[0]
 
 
 def scrambled(settings: Settings) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+from prelax.config import nearest
+from prelax.errors import PrelaxError
 
 Kind = Literal["continuous", "binary", "categorical"]
 
@@ -76,6 +79,32 @@ def as_shown(values: Mapping[str, Tensor], specs: Sequence[Target]) -> dict[str,
             if before.name.endswith((f".{spec.mirrors}", ".degrees")):
                 shown[before.name] = torch.where(values[spec.name] > 0, -shown[before.name], shown[before.name])
     return shown
+
+
+def asked_of(specs: Sequence[Target], asks: str | None) -> tuple[Target, ...]:
+    """The targets that ``method.asks`` names, by augmentation or one by one; with a minus first, all but those.
+
+    >>> specs = [Target("crop.y", "continuous"), Target("crop.x", "continuous"), Target("flip.applied", "binary")]
+    >>> [spec.name for spec in asked_of(specs, "crop")], [spec.name for spec in asked_of(specs, "-crop.x,-flip")]
+    (['crop.y', 'crop.x'], ['crop.y'])
+    """
+    if asks is None:
+        return tuple(specs)
+    valid = {spec.name for spec in specs} | {spec.name.split(".")[0] for spec in specs}
+    said = [part.strip() for part in asks.split(",")]
+    for part in said:
+        if part.removeprefix("-") not in valid:
+            raise PrelaxError(f"method.asks: no {part!r} is drawn{nearest(part.removeprefix('-'), valid)}")
+    left = {part[1:] for part in said if part.startswith("-")}
+    kept = {part for part in said if not part.startswith("-")}
+    found = tuple(spec for spec in specs if (not kept or _named(spec, kept)) and not _named(spec, left))
+    if not found:
+        raise PrelaxError(f"method.asks={asks} leaves nothing to ask")
+    return found
+
+
+def _named(spec: Target, names: Collection[str]) -> bool:
+    return spec.name in names or spec.name.split(".")[0] in names
 
 
 @dataclass(frozen=True)

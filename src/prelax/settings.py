@@ -112,6 +112,9 @@ class MethodSettings(Section):
     std_tells: Literal["view", "difference"] = Field(
         "view", description="PL predicts what was drawn for view 1 (the letter), or how that differs from view 2's"
     )
+    asks: str | None = Field(
+        None, description="which draws PL and AugSelf ask for: crop,jitter or crop.y; all but: -flip; default all"
+    )
     similarity: Literal["both", "one-way"] = Field("both", description="one-way (x2 > x1) is the paper's letter")
     pl_reduction: Literal["sum", "mean"] = Field("mean", description="over the targets of one PL")
     loss_scale: float | None = Field(

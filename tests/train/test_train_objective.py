@@ -11,7 +11,7 @@ from prelax.errors import PrelaxError
 from prelax.objectives import METHODS, Method, Term, ViewSpec, sim
 from prelax.record import Target
 from prelax.train import Objective
-from prelax.train.step import Views
+from prelax.train.step import Views, differences
 
 SPECS = (Target("crop.area", "continuous"), Target("flip.applied", "binary"))
 RELAXED = (Target("rotation.turns", "categorical", classes=4),)
@@ -156,6 +156,34 @@ def test_a_residual_tells_how_two_draws_differ_if_asked(reads: str) -> None:
     assert net(given)[1]["loss/pl"].item() == pytest.approx(wanted, rel=1e-4)
     with pytest.raises(PrelaxError, match=r"asks of two views: set method\.std_anchor=other"):
         objective(name="prelax-std", std_tells="difference", std_anchor="none")
+
+
+@pytest.mark.parametrize("name", ["prelax-std", "augself"])
+def test_only_what_is_asked_for_has_to_be_told(name: str) -> None:
+    both, area = objective(name=name), objective(name=name, asks="crop")
+    term = "pl" if name == "prelax-std" else name
+    assert (both.losses[term].width, area.losses[term].width) == (2, 1)
+    given = views(2)
+    other = replace(given, targets=[{**drawn, "flip.applied": 1 - drawn["flip.applied"]} for drawn in given.targets])
+    assert area(given)[0] == area(other)[0]
+    assert [spec.name for spec in objective(name=name, asks="-flip").losses[term].specs] == ["crop.area"]
+
+
+def test_a_place_is_asked_for_as_the_views_show_it_when_flips_are_not() -> None:
+    """A mirrored view shows its box on the other side, whether or not the flip is asked for."""
+    specs = (Target("crop.x", "continuous"), Target("flip.applied", "binary", mirrors="x"))
+    one = {"crop.x": torch.tensor([0.5, 0.5]), "flip.applied": torch.tensor([0.0, 1.0])}
+    two = {"crop.x": torch.tensor([0.2, 0.2]), "flip.applied": torch.tensor([0.0, 0.0])}
+    found = differences(one, two, specs[:1], specs)
+    assert found.keys() == {"crop.x"}
+    torch.testing.assert_close(found["crop.x"], torch.tensor([0.3, -0.7]))
+
+
+@pytest.mark.parametrize(("asks", "said"), [("flop", "did you mean flip"), ("-crop,-flip", "leaves nothing to ask")])
+def test_asking_for_what_is_not_drawn_is_refused(asks: str, said: str) -> None:
+    with pytest.raises(PrelaxError, match=said):
+        objective(name="prelax-std", asks=asks)
+    objective(name="simsiam", asks=asks)  # which asks nothing
 
 
 def test_augself_names_the_turn_between_two_turned_views() -> None:

@@ -23,6 +23,7 @@ OTHERWISE: dict[str, object] = {
     "std_anchor": "none",
     "std_reads": "backbone",
     "std_tells": "difference",
+    "asks": "crop",
     "similarity": "one-way",
     "pl_reduction": "sum",
     "temperature": 0.2,

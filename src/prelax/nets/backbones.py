@@ -16,7 +16,7 @@ from prelax.collectives import alone
 from prelax.config import nearest
 from prelax.errors import PrelaxError, first_line
 from prelax.nets.norm import ViewNorm2d, normalised
-from prelax.own import make_own
+from prelax.own import find_own, make_own
 
 BACKBONES = {
     "resnet8": "three stages of 16, 32 and 64 channels, for digits and demonstrations (77k weights)",
@@ -63,6 +63,22 @@ LAYERS: dict[str, tuple[type[Basic | Deep], list[int]]] = {
 }
 
 
+def check_backbone_name(name: str) -> None:
+    """Refuses a name that no backbone has, without making one."""
+    if name.startswith("timm:"):
+        own = name.removeprefix("timm:")
+        try:
+            import timm
+        except ImportError:
+            raise PrelaxError(f"backbone {name} needs timm: pip install 'prelax[timm]'") from None
+        if not timm.is_model(own):
+            raise PrelaxError(f"timm has no model {own!r}{nearest(own, timm.list_models())[:80]}")
+    elif ":" in name:
+        find_own(name, "backbone", "MODULE:CLASS")
+    elif name not in BACKBONES:
+        raise PrelaxError(f"model.backbone: no {name!r}{nearest(name, BACKBONES)}")
+
+
 def backbone(
     name: str, stem: str = "auto", channels: int = 3, image_size: int | None = None, init: str = "fan-out"
 ) -> nn.Module:
@@ -79,16 +95,15 @@ def backbone(
     >>> backbone("resnet18", "small").features
     512
     """
+    check_backbone_name(name)
     if name.startswith("timm:"):
         net = _timm(name.removeprefix("timm:"), channels, image_size)
     elif ":" in name:
         net = _own(name, channels)
     elif name == "resnet8":
         net = ResNet8(channels)
-    elif name in LAYERS:
-        net = _resnet(name, channels, stem == "small" or (stem == "auto" and (image_size or 65) <= 64))
     else:
-        raise PrelaxError(f"no backbone {name!r}{nearest(name, BACKBONES)}")
+        net = _resnet(name, channels, stem == "small" or (stem == "auto" and (image_size or 65) <= 64))
     if init == "torch":
         for layer in net.modules():
             if isinstance(layer, nn.Conv2d):
@@ -132,12 +147,9 @@ def pretrained_timm(name: str, channels: int, side: int | None) -> nn.Module:
 
 def _timm(name: str, channels: int, side: int | None, pretrained: bool = False) -> nn.Module:
     """A network of timm's; a transformer, which has a place for every patch of an image, for images of this side."""
-    try:
-        import timm
-    except ImportError:
-        raise PrelaxError(f"backbone timm:{name} needs timm: pip install 'prelax[timm]'") from None
-    if not timm.is_model(name):
-        raise PrelaxError(f"timm has no model {name!r}{nearest(name, timm.list_models())[:80]}")
+    check_backbone_name(f"timm:{name}")
+    import timm
+
     make: Callable[..., nn.Module] = functools.partial(
         timm.create_model, name, pretrained=pretrained, num_classes=0, in_chans=channels
     )

@@ -1,6 +1,6 @@
 """Terms (sim, r2s, margin, nt-xent, PL) and the methods made of them."""
 
-from prelax.objectives.methods import METHODS, base_of, loss_scale, method, terms_of, unread, without_angle
+from prelax.objectives.methods import METHODS, base_of, loss_scale, method, terms_of, unread, weighed, without_angle
 from prelax.objectives.parts import Method, Term, ViewSpec
 from prelax.objectives.pretext import PretextLoss
 from prelax.objectives.terms import distance, looc, margin, nt_xent, r2s, sim
@@ -22,5 +22,6 @@ __all__ = [
     "sim",
     "terms_of",
     "unread",
+    "weighed",
     "without_angle",
 ]

@@ -224,6 +224,20 @@ def terms_of(settings: MethodSettings) -> list[Term]:
     return found
 
 
+def weighed(settings: MethodSettings) -> list[Term]:
+    """The method's terms that have a weight; refuses settings that do not go together."""
+    found = [term for term in terms_of(settings) if term.weight(settings)]
+    kinds = {term.kind for term in found}
+    if not found:
+        raise PrelaxError(f"method {settings.name} has no term of any weight: there is nothing to learn")
+    whole = sum(not view.small for view in method(settings.name).views)
+    if whole < 2 and settings.pl_anchor == "other" and "relaxpl" in kinds:
+        raise PrelaxError("method.pl_anchor=other reads against view 2, and there is none of full size: use same")
+    if "pl" in kinds and settings.std_tells == "difference" and settings.std_anchor == "none":
+        raise PrelaxError("method.std_tells=difference asks of two views: set method.std_anchor=other with it")
+    return found
+
+
 def unread(settings: MethodSettings) -> set[str]:
     """The settings of a method that change nothing in it.
 
@@ -257,6 +271,7 @@ def unread(settings: MethodSettings) -> set[str]:
         "pl_reads": "relaxpl" in kinds or ("pl" in kinds and settings.std_reads is None),
         "std_reads": "pl" in kinds,
         "std_tells": "pl" in kinds,
+        "asks": not kinds.isdisjoint(("pl", "compare")),
         "similarity": any(term.constraint for term in terms),
         "pl_reduction": not kinds.isdisjoint(("pl", "relaxpl", "predict", "compare")),
         "temperature": base == "simclr",

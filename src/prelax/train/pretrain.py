@@ -87,6 +87,7 @@ def pretrain(
             run.check_free()
             check_writable(run.path)  # before an hour of decoding, not after it
             check_apart(run.path, settings.data)
+        watcher(settings)
         settings, weights = with_weights(settings, run)
         start_compilers(settings, device)  # while data are read
         with bar() if progress and process.writes else contextlib.nullcontext() as drawn:
@@ -132,7 +133,6 @@ def begin(
 ) -> Run:
     """From what may refuse, while nothing is written, to the run folder and the outer loop."""
     recorded = resume and process.writes and check_data(run, images)
-    watcher(settings)
     engine = Engine(settings, images, device, process)
     start = None
     if weights is not None:

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from prelax.collectives import grouped, sum_over_processes, world_size
 from prelax.config import Settings
-from prelax.errors import PrelaxError
 from prelax.nets import Encoder, Network
-from prelax.objectives import PretextLoss, Term, base_of, looc, loss_scale, margin, method, nt_xent, r2s, sim, terms_of
+from prelax.objectives import PretextLoss, Term, base_of, looc, loss_scale, margin, method, nt_xent, r2s, sim, weighed
 from prelax.objectives.parts import coefficient
-from prelax.record import Target, as_shown
+from prelax.record import Target, as_shown, asked_of
 
 READS = {"pl": "z", "relaxpl": "z", "predict": "h", "classify": "h", "compare": "hh", "looc": "h"}
 LOOC_DIM = 128  # of each space that keeps one augmentation
@@ -63,25 +62,20 @@ class Objective(nn.Module):
         # Copies of one view in fixed turns are normalised together: by itself a turn would lose what sets it apart.
         self.apart = 1 if all(view.fixed is not None for view in self.views) else self.full
         self.base = base_of(settings.method)
-        self.terms = [term for term in terms_of(settings.method) if term.weight(settings.method)]
-        if not self.terms:
-            raise PrelaxError(f"method {settings.method.name} has no term of any weight: there is nothing to learn")
-        if self.full < 2 and settings.method.pl_anchor == "other" and any(t.kind == "relaxpl" for t in self.terms):
-            raise PrelaxError("method.pl_anchor=other reads against view 2, and there is none of full size: use same")
-        told = any(term.kind == "pl" for term in self.terms) and settings.method.std_tells == "difference"
-        if told and settings.method.std_anchor == "none":
-            raise PrelaxError("method.std_tells=difference asks of two views: set method.std_anchor=other with it")
+        self.terms = weighed(settings.method)
         self.scale = loss_scale(settings.method)
         self.share: Tensor  # what is left of the pretexts' weights; the engine writes it
         self.register_buffer("share", torch.ones(()), persistent=False)
         reduction = settings.method.pl_reduction
-        differences = [spec.difference() for spec in specs]
+        self.drawn = tuple(specs)
+        told = asked_of(specs, settings.method.asks) if any(t.kind in ("pl", "compare") for t in self.terms) else ()
+        between = [spec.difference() for spec in told]
         label = [Target("label", "categorical", classes=max(classes, 1))]
         asked = {
-            "pl": specs if settings.method.std_tells == "view" else differences,
+            "pl": told if settings.method.std_tells == "view" else between,
             "relaxpl": relaxed_specs,
             "predict": relaxed_specs,
-            "compare": differences,
+            "compare": between,
             "classify": label,
         }
         self.losses = {t.name: PretextLoss(asked[t.kind], reduction) for t in self.terms if t.kind in asked}
@@ -254,11 +248,11 @@ class Objective(nn.Module):
             else:
                 j = {"same": term.views[1], "other": 2, "none": None}[self.settings.pl_anchor]
             r = read[i - 1] if j is None else self.residual(read, i, j)
-            told = drawn if term.kind == "pl" else relaxed
-            wanted = joined([told[n - 1] for n in (self.copies if i in self.copies else (i,))], loss.specs)
+            told, specs = (drawn, self.drawn) if term.kind == "pl" else (relaxed, loss.specs)
+            wanted = joined([told[n - 1] for n in (self.copies if i in self.copies else (i,))], specs)
             if term.kind == "pl" and self.settings.std_tells == "difference":
                 assert j is not None  # it was refused
-                wanted = differences(wanted, drawn[j - 1], loss.specs)
+                wanted = differences(wanted, drawn[j - 1], loss.specs, self.drawn)
             return loss(head(r), wanted)
         if term.kind == "predict":
             return loss(
@@ -270,7 +264,7 @@ class Objective(nn.Module):
             return loss(head(h[i - 1]), {"label": labels})
         assert term.kind == "compare", term.kind
         j = term.views[1]
-        between = differences(drawn[i - 1], drawn[j - 1], loss.specs)
+        between = differences(drawn[i - 1], drawn[j - 1], loss.specs, self.drawn)
         return loss(head(torch.cat([h[i - 1], h[j - 1]], dim=-1)), between)
 
     @torch.no_grad()
@@ -296,9 +290,11 @@ def joined(copies: Sequence[Mapping[str, Tensor]], specs: Sequence[Target]) -> M
     return {spec.name: torch.cat([copy[spec.name] for copy in copies]) for spec in specs}
 
 
-def differences(one: Mapping[str, Tensor], two: Mapping[str, Tensor], specs: Sequence[Target]) -> Mapping[str, Tensor]:
-    """How the draws of two views differ, as the views show it."""
-    one, two = as_shown(one, specs), as_shown(two, specs)
+def differences(
+    one: Mapping[str, Tensor], two: Mapping[str, Tensor], specs: Sequence[Target], drawn: Sequence[Target] | None = None
+) -> Mapping[str, Tensor]:
+    """How the draws of two views differ in ``specs``, as the views show it; ``drawn`` is all that was drawn."""
+    one, two = as_shown(one, drawn or specs), as_shown(two, drawn or specs)
     return {spec.name: spec.between(one[spec.name], two[spec.name]) for spec in specs}
 
 
