@@ -31,7 +31,6 @@ def test_what_a_method_does_not_read_is_told_and_what_a_recipe_sets_is_not(capsy
         (["model.backbone=nowhere:Net"], "No module named 'nowhere'"),
         (["method.std_anchor=none"], "method.std_tells=difference asks of two views"),
         (["method.asks=jiter"], "no 'jiter' is drawn; did you mean jitter?"),
-        (["method.name=r2s+pl", "method.gamma=0", "method.beta=0"], "there is nothing to learn"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_an_image_is_read(
