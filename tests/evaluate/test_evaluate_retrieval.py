@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import builtins
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,7 +63,7 @@ def test_precision_is_the_share_of_neighbours_of_the_same_class(engine):
     assert precision_at(torch.tensor(x), torch.tensor(labels), 6) == pytest.approx(100 * np.mean(shares))
 
 
-def test_search_finds_the_picture_itself_and_draws_it(trained, tmp_path):
+def test_search_finds_a_copy_of_a_picture_and_draws_it(trained, tmp_path):
     digits = load_data(DataSettings(), "train")
     Image.fromarray(digits.images[41, 0].numpy()).save(tmp_path / "query.png")
     found, _ = search(load(trained.path), DataSettings(), [tmp_path / "query.png"], tmp_path / "out" / "found.png", k=3)
@@ -166,9 +168,31 @@ def test_a_picture_larger_than_the_runs_own_is_seen_as_the_gallery_is(trained, t
         Image.fromarray(noise.integers(0, 256, (40, 40), np.uint8)).save(tmp_path / "photos" / f"{i}.png")
     on = DataSettings(source="folder", root=tmp_path / "photos", image_size=40, channels=1, test_fraction=0,
                       cache=tmp_path / "cache")  # fmt: skip
-    found, _ = search(load(trained.path), on, [tmp_path / "photos" / "5.png"], tmp_path / "found.png", k=1)
+    shutil.copy(tmp_path / "photos" / "5.png", tmp_path / "5.png")
+    found, _ = search(load(trained.path), on, [tmp_path / "5.png"], tmp_path / "found.png", k=1)
     assert found[0][0]["row"] == 5
     assert found[0][0]["cosine"] == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_picture_of_the_folder_does_not_find_itself_but_its_copies(trained, tmp_path, monkeypatch):
+    (tmp_path / "photos").mkdir()
+    rng = np.random.default_rng(0)
+    for i in range(6):
+        Image.fromarray(rng.integers(0, 256, (16, 16), np.uint8)).save(tmp_path / "photos" / f"{i}.png")
+    shutil.copy(tmp_path / "photos" / "2.png", tmp_path / "photos" / "copy.png")
+    shutil.copy(tmp_path / "photos" / "4.png", tmp_path / "elsewhere.png")
+    on = DataSettings(source="folder", root=tmp_path / "photos", image_size=16, channels=1, test_fraction=0.3)
+    monkeypatch.chdir(tmp_path / "photos")
+    queries = ["2.png", tmp_path / "photos" / ".." / "photos" / "3.png", tmp_path / "elsewhere.png"]
+    names = {2: "2.png", 3: "3.png"}
+    for k, told in ((3, 3), (7, 6)):  # with one picture from elsewhere each of the others has 6 to find
+        found, _ = search(load(trained.path), on, queries, tmp_path / "found.png", k=k, split="all")
+        first, second, third = ([Path(hit["path"]).name for hit in hits] for hits in found)
+        assert (first[0], third[0]) == ("copy.png", "4.png")
+        assert names[2] not in first
+        assert names[3] not in second
+        assert [len(hits) for hits in found] == [told] * 3
+        assert all(hits == sorted(hits, key=lambda hit: -hit["cosine"]) for hits in found)
 
 
 def test_a_picture_of_more_than_8_bits_finds_itself(trained, tmp_path):
@@ -178,6 +202,8 @@ def test_a_picture_of_more_than_8_bits_finds_itself(trained, tmp_path):
         deep = (rng.random((16, 16)) * 4095).astype(np.uint16)  # 12 bits in 16
         Image.fromarray(deep).save(tmp_path / "photos" / f"{i:02d}.png")
     on = DataSettings(source="folder", root=tmp_path / "photos", image_size=16, channels=1, test_fraction=0)
-    queries = [tmp_path / "photos" / f"{i:02d}.png" for i in (3, 17)]
+    for i in (3, 17):
+        shutil.copy(tmp_path / "photos" / f"{i:02d}.png", tmp_path / f"{i:02d}.png")
+    queries = [tmp_path / f"{i:02d}.png" for i in (3, 17)]
     found, _ = search(load(trained.path), on, queries, tmp_path / "found.png", k=1)
     assert [one[0]["row"] for one in found] == [3, 17]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,12 +46,28 @@ def nearest(gallery: Tensor, queries: Tensor, k: int, skip_self: bool = False) -
     ask = min(k + skip_self, len(gallery))
     bank, queries = (F.normalize(x.float(), dim=1) for x in (gallery, queries))
     cosine, rows = _search(bank, queries, ask)
-    if skip_self:
-        own = rows == torch.arange(len(rows), device=rows.device)[:, None]
-        own[:, -1] |= ~own.any(1)  # an exact duplicate may have taken its place: then the last one goes
-        keep = ~own
-        cosine, rows = (x[keep].view(len(x), ask - 1) for x in (cosine, rows))
+    return without(torch.arange(len(rows), device=rows.device), cosine, rows, ask - 1) if skip_self else (cosine, rows)
+
+
+def without(own: Tensor, cosine: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """What was found, k of it, without the row ``own`` of each query: the query itself (-1: it is none of them)."""
+    drop = rows == own[:, None]
+    drop[:, -1] |= ~drop.any(1) & (rows.shape[1] > k)  # an exact duplicate may have taken its place: the last one goes
+    if (left := int((~drop).sum(1).min())) < rows.shape[1]:
+        order = drop.byte().argsort(dim=1, stable=True)[:, :left]
+        cosine, rows = cosine.gather(1, order), rows.gather(1, order)
     return cosine, rows
+
+
+def own_rows(parts: Sequence[ImageSet], queries: Sequence[Path | str]) -> Tensor:
+    """The row of each picture among the images, where it is one of their files; else -1."""
+    paths = [path for part in parts for path in part.paths or [""] * len(part)]
+    at = {path: row for row, path in enumerate(paths)}
+    found = [
+        next((at[name] for name in (os.path.abspath(path), os.path.realpath(path)) if name in at), -1)
+        for path in queries
+    ]
+    return torch.tensor(found)
 
 
 def _search(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -107,6 +124,7 @@ def search(
 ) -> tuple[list[list[dict[str, object]]], Path | None]:
     """The images of a dataset nearest to each picture, with path, class and cosine, and the file they are drawn in.
 
+    A picture that is a file of the dataset does not find itself; copies of it under other names are found.
     ``split`` is where to look: train, test or all. Of many only the first are drawn; where nothing can be, the file is
     None and a warning says why.
     """
@@ -119,7 +137,9 @@ def search(
         extract(loaded.backbone, images, loaded.preprocess, device=loaded.device)
         for images in (torch.stack(pictures), *(part.images for part in parts))
     )  # Q x D, and N x D of each part
-    cosine, rows = (x.cpu() for x in nearest(torch.cat(bank), asked, k))
+    own = own_rows(parts, queries)
+    cosine, rows = (x.cpu() for x in nearest(torch.cat(bank), asked, k + int(bool((own >= 0).any()))))
+    cosine, rows = without(own, cosine, rows, k)
     needed = rows.unique()  # ascending
     found = picked(parts, needed)
     at = torch.searchsorted(needed, rows)  # the places of `rows` in `found`
