@@ -1,4 +1,4 @@
-"""``prelax demo``: what relaxing an augmentation does, on digits, in minutes on a laptop.
+"""``prelax demo``: what relaxing an augmentation does, on digits, in about a minute on a laptop.
 
 Four networks are compared on the handwritten digits that ship with scikit-learn: random weights, SimSiam, SimSiam that
 also has to ignore rotation, and Prelax, which sees the same rotations but may answer to them with a residual. Every

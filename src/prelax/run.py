@@ -125,7 +125,7 @@ class Run:
         if written > FORMAT:
             version = about.get("prelax", "a newer version")
             raise PrelaxError(
-                f"{self.path} was written by prelax {version}; this is {prelax.__version__}: upgrade prelax"
+                f"{self.path} was written by a later prelax ({version}; this is {prelax.__version__}): upgrade prelax"
             )
         return validate(tree, str(where)), about
 

@@ -221,7 +221,7 @@ def demo(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Train on handwritten digits and compare three methods; minutes on a laptop, nothing to download.
+    """Train on handwritten digits and compare three methods: a minute on a laptop, nothing to download.
 
     Example: [bold]prelax demo[/bold]
     """
