@@ -88,3 +88,19 @@ def test_what_is_proposed_to_be_relaxed_can_be_told() -> None:
     settings = resolve("folder", ["data.root=photos"])
     assert command(settings, None, "flip").endswith("method.relax=flip method.pl_anchor=same")
     assert command(settings, None, "crop").endswith("method.relax=crop")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words", "said"),
+    [
+        ("digits/simsiam", ["method.name=looc"], "looc keeps jitter and grey in a space of its own"),
+        ("cifar10/looc", [], None),
+        ("cifar10/looc", ["augment.colour=0", "augment.grey=0"], "learns nothing"),
+        ("folder", ["model.backbone=timm:vit_tiny_patch16_224"], "train.optimizer=adamw is the usual"),
+        ("folder", [], None),
+        ("cifar10/simsiam", ["model.backbone=timm:vit_tiny_patch16_224"], None),
+    ],
+)
+def test_what_does_not_suit_the_views_or_the_network_is_told(recipe: str, words: list[str], said: str | None) -> None:
+    told = remarks(resolve(recipe, words), [])
+    assert said in " ".join(told) if said else not told

@@ -60,7 +60,8 @@ def remarks(settings: Settings, changes: Iterable[str]) -> list[str]:
     Args:
         changes: the ``key=value`` that a user typed; what a recipe sets besides is not remarked on.
     """
-    from prelax.objectives import terms_of
+    from prelax.objectives import method, terms_of
+    from prelax.train.views import plain_pipelines
 
     asked = settings.method
     nothing = idle(settings)
@@ -77,6 +78,18 @@ def remarks(settings: Settings, changes: Iterable[str]) -> list[str]:
         told.append(
             f"augment.preset={settings.augment.preset} {done} every view at random, so none can tell {told_of} "
             f"once more: take {instead}, or method.relax=NAME of another augmentation"
+        )
+    if settings.train.optimizer == "muon" and ":" in settings.model.backbone:
+        told.append(
+            f"train.optimizer=muon holds the length of every matrix of {settings.model.backbone} and decays none, "
+            "which is right where a BatchNorm follows each (ResNets); of transformers it has not been tried: "
+            "train.optimizer=adamw is the usual"
+        )
+    kept = [name for view in method(asked.name).views for name in view.shares if name != "relax"]
+    if kept and not set(kept) & {op.name for op in plain_pipelines(settings, settings.data.channels or 3, 32)[0].ops}:
+        told.append(
+            f"{asked.name} keeps {' and '.join(kept)} in a space of its own, and these views have neither: that space "
+            "learns nothing"
         )
     return told
 

@@ -90,7 +90,7 @@ class Draws:
             return cls(int(source), rows, device)
         where = source.device if source is not None else torch.device(device)
         key = torch.randint(-(1 << 62), 1 << 62, (), generator=source, device=where)
-        return cls(key.to(device, non_blocking=True), rows, device)
+        return cls(key.to(device, non_blocking=torch.device(device).type == "cuda"), rows, device)
 
     def on_device(self) -> Draws:
         """These draws with their key on the device: an input of a compiled function, not a constant in it."""

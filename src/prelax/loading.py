@@ -74,7 +74,7 @@ class Loaded:
     def fresh(self, seed: int) -> nn.Module:
         """The same backbone with random weights: the floor of every figure. Draws nothing from the global generator."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed reaches every device
             net = build(self.settings, self.channels, self.size, self.backbone.state_dict(), str(self.path))
         return net.to(self.device)
 
@@ -97,7 +97,7 @@ class Loaded:
         """F with random weights: the same backbone and projector."""
         body = self.fresh(seed)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed reaches every device
             return Encoder(body, head_of(self.settings, body)).to(self.device)
 
     def encoder(self) -> nn.Module:

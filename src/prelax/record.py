@@ -25,6 +25,7 @@ class Target:
         classes: how many values a categorical column takes.
         mean, std: standardise a continuous column; known from how it is drawn, never from data.
         mirrors: the axis, ``x`` or ``y``, along which it mirrors what was done before.
+        turns: whether it is the number of quarter turns, clockwise, by which it turns what was done before.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Target:
     mean: float = 0.0
     std: float = 1.0
     mirrors: str = ""
+    turns: bool = False
 
     @property
     def width(self) -> int:
@@ -52,12 +54,11 @@ class Target:
         return self if self.kind == "categorical" or self.mirrors else replace(self, kind="continuous", classes=1)
 
     def between(self, one: Tensor, two: Tensor) -> Tensor:
-        """How two draws differ, as the loss of ``difference`` wants it; ``one`` may hold several of each of ``two``.
+        """How two draws differ, as the loss of ``difference`` wants it.
 
         >>> Target("rotation.turns", "categorical", classes=4).between(torch.tensor([0, 3]), torch.tensor([1, 1]))
         tensor([3, 2])
         """
-        two = two if len(one) == len(two) else two.repeat(len(one) // len(two))
         if self.mirrors:  # which of the two was mirrored shows in neither
             return (one != two).to(torch.float32)
         apart = one - two
@@ -65,7 +66,7 @@ class Target:
 
 
 def as_shown(values: Mapping[str, Tensor], specs: Sequence[Target]) -> dict[str, Tensor]:
-    """Values of targets as the view shows them: places and angles that were mirrored afterwards, mirrored.
+    """Values of targets as the view shows them: places and angles that were mirrored or turned afterwards, likewise.
 
     Of an image that is as likely as its mirror image nobody can tell on which side a box lay; in the view one can.
 
@@ -75,10 +76,63 @@ def as_shown(values: Mapping[str, Tensor], specs: Sequence[Target]) -> dict[str,
     """
     shown = dict(values)
     for place, spec in enumerate(specs):
-        for before in specs[:place] if spec.mirrors else ():
-            if before.name.endswith((f".{spec.mirrors}", ".degrees")):
-                shown[before.name] = torch.where(values[spec.name] > 0, -shown[before.name], shown[before.name])
+        done = values[spec.name]
+        for before in specs[:place]:
+            name = before.name
+            whose, _, part = name.rpartition(".")
+            if spec.mirrors and part in (spec.mirrors, "degrees"):
+                shown[name] = torch.where(done > 0, -shown[name], shown[name])
+            elif spec.turns and part == "aspect":
+                ratio = shown[name] * before.std + before.mean
+                lying = (1 / ratio.clamp_min(1e-6) - before.mean) / before.std
+                shown[name] = torch.where(done % 2 > 0, lying, shown[name])
+            elif spec.turns and part == "x":
+                y, x = shown[f"{whose}.y"], shown[name]
+                for way, four in ((f"{whose}.y", (y, x, -y, -x)), (name, (x, -y, -x, y))):  # clockwise, 0 to 3
+                    shown[way] = torch.stack(four).gather(0, done[None])[0]
     return shown
+
+
+def differing(specs: Sequence[Target], drawn: Sequence[Target]) -> tuple[Target, ...]:
+    """The targets that say how two draws differ in ``specs``; ``drawn`` is all that was drawn.
+
+    To mirror both ways is to turn by half, so beside quarter turns it can be told whether a view is mirrored, not how.
+    """
+    mirrors = [spec for spec in specs if spec.mirrors]
+    left_out = mirrors[1:] if any(spec.turns for spec in drawn) else []
+    return tuple(spec.difference() for spec in specs if spec not in left_out)
+
+
+def differences(one: Mapping[str, Tensor], two: Mapping[str, Tensor], specs: Sequence[Target]) -> dict[str, Tensor]:
+    """How two draws differ, as the views show it: everything that was drawn, of which ``differing`` are asked for."""
+    if not specs:
+        return {}
+    held = len(one[specs[0].name])  # of several copies of each of `two`
+    two = {name: value.repeat(held // len(value)) for name, value in two.items()}
+    shown = as_shown(one, specs), as_shown(two, specs)
+    found = {spec.name: spec.between(shown[0][spec.name], shown[1][spec.name]) for spec in specs}
+    if any(spec.turns for spec in specs):
+        (turns, mirrored), (others, other) = bearing(one, specs), bearing(two, specs)
+        for spec in specs:
+            if spec.mirrors:
+                found[spec.name] = (mirrored != other).to(torch.float32)
+            elif spec.turns:
+                found[spec.name] = torch.where(mirrored == other, turns - others, turns + others) % 4
+    return found
+
+
+def bearing(values: Mapping[str, Tensor], specs: Sequence[Target]) -> tuple[Tensor, Tensor]:
+    """How an image lies after all mirroring and turning: quarter turns of it, and whether it was mirrored before."""
+    like = values[specs[0].name]
+    turns, mirrored = like.new_zeros(len(like), dtype=torch.int64), like.new_zeros(len(like), dtype=torch.bool)
+    for spec in specs:
+        if spec.mirrors:
+            done = values[spec.name] > 0
+            turns = torch.where(done, (2 if spec.mirrors == "y" else 0) - turns, turns)
+            mirrored = mirrored ^ done
+        elif spec.turns:
+            turns = turns + values[spec.name]
+    return turns % 4, mirrored
 
 
 def asked_of(specs: Sequence[Target], asks: str | None) -> tuple[Target, ...]:

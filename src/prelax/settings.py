@@ -131,7 +131,7 @@ class TrainSettings(Section):
     lr: float = Field(0.03, gt=0.0, le=1e4, description="per 256 images: the rate used is lr * batch_size / 256")
     turn: float = Field(0.02, gt=0.0, le=1.0, description="muon: a matrix's step at its peak, as a share of its length")
     momentum: float = Field(0.9, ge=0.0, lt=1.0)
-    weight_decay: float = Field(5e-4, ge=0.0, le=100.0)
+    weight_decay: float = Field(5e-4, ge=0.0, le=100.0, description="with muon of what it does not turn")
     decay_norms: bool = Field(True, description="whether BatchNorms and biases decay as well (never with lars)")
     warmup_epochs: float = Field(0.0, ge=0.0, description="linear from 0")
     schedule: Literal["cosine", "linear"] = Field(

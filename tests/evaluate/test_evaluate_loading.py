@@ -161,6 +161,16 @@ def test_random_weights_belong_to_their_seed_and_leave_the_global_generator_alon
     assert fingerprint(one) not in (fingerprint(other), fingerprint(loaded.backbone))
 
 
+def test_no_other_device_is_seeded_anew_by_random_weights(run, monkeypatch):
+    """Evaluating in the middle of somebody's training must not repeat their dropout."""
+    seeded = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    loaded = load(run.path)
+    loaded.fresh(0)
+    loaded.fresh_encoder(0)
+    assert not seeded
+
+
 def test_random_weights_are_drawn_as_the_run_drew_its_first(tmp_path):
     settings = resolve("digits/simsiam", ["model.init=torch", "data.channels=1", "data.image_size=16"])
     run = Run.create(tmp_path / "run", settings)

@@ -79,3 +79,11 @@ def test_folds_spread_every_class_evenly(seed, folds):
     for label in labels.unique():
         counts = torch.bincount(fold[labels == label], minlength=folds)
         assert counts.max() - counts.min() <= 1
+
+
+def test_a_class_of_one_image_leaves_the_chosen_strength_as_it_was():
+    x, y = digits(300)
+    chosen = choose_logistic(x, y, 10).l2
+    assert chosen != sorted(GRID)[len(GRID) // 2]  # what is taken where nothing can be chosen
+    stray = choose_logistic(torch.cat([x, x[:1]]), torch.cat([y, torch.tensor([10])]), 11)
+    assert stray.l2 == chosen

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from prelax import augment
-from prelax.record import Record
-from prelax.train.step import differences
+from prelax.record import Record, differences, differing
 
 
 @pytest.mark.parametrize(
@@ -38,9 +37,59 @@ def test_how_two_draws_differ_is_the_same_of_an_image_and_its_mirror_image_whose
     for record in records:
         one, other = pipeline.replay(images, record), pipeline.replay(images.flip(-1), twin(record))
         torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
-    specs = [spec.difference() for spec in records[0].specs]
-    found = differences(*(record.targets() for record in records), specs)
-    mirrored = differences(*(twin(record).targets() for record in records), specs)
+    drawn = records[0].specs
+    specs = differing(drawn, drawn)
+    found = differences(*(record.targets() for record in records), drawn)
+    mirrored = differences(*(twin(record).targets() for record in records), drawn)
     for spec in specs:
         torch.testing.assert_close(found[spec.name], mirrored[spec.name], atol=1e-5, rtol=0)
         assert found[spec.name].float().std() > 0 or spec.name.endswith(".applied")  # there is something to tell
+
+
+def lain(images: torch.Tensor, turns: int, mirrored: bool) -> torch.Tensor:
+    """Images mirrored, and then turned clockwise."""
+    return (images.flip(-1) if mirrored else images).rot90(-turns, (-2, -1))
+
+
+@pytest.mark.parametrize("turns", range(4))
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_how_two_draws_differ_is_the_same_however_an_image_from_above_lies(turns: int, mirrored: bool) -> None:
+    """Images that are turned or mirrored, with draws that make the same views of them: nobody can tell them apart."""
+    pipeline = augment.preset("satellite", 24)
+    images = torch.randint(256, (64, 3, 32, 32), dtype=torch.uint8)
+
+    def twin(record: Record) -> Record:
+        c = dict(record.columns)
+        # The box, which goes with the image.
+        left = 32 - c["crop.left"] - c["crop.width"] if mirrored else c["crop.left"]
+        box = c["crop.top"], left, c["crop.height"], c["crop.width"]
+        for _ in range(turns):  # clockwise: what was at the bottom is at the left
+            top, left, height, width = box
+            box = left, 32 - top - height, width, height
+        c["crop.top"], c["crop.left"], c["crop.height"], c["crop.width"] = box
+        c["crop.y"], c["crop.x"] = (box[0] + box[2] / 2) / 32, (box[1] + box[3] / 2) / 32
+        c["crop.aspect"] = 1 / c["crop.aspect"] if turns % 2 else c["crop.aspect"]
+        # And what undoes that first: all of it as one mirroring from side to side and one turn.
+        flip, over, turn = record["flip.applied"], record["vertical-flip.applied"], record["rotation.turns"]
+        back = torch.full_like(turn, turns if mirrored else -turns)  # mirrored, a turn goes the other way round
+        flips = flip ^ over ^ mirrored
+        flipped = torch.where(flip ^ over, -back, back)
+        c["flip.applied"], c["vertical-flip.applied"] = flips, torch.zeros_like(over)
+        c["rotation.turns"] = (turn + 2 * over.long() + flipped) % 4
+        return Record(c, record.specs)
+
+    records = [pipeline(images, seed).record for seed in (1, 2)]
+    for record in records:
+        one = pipeline.replay(images, record)
+        other = pipeline.replay(lain(images, turns, mirrored), twin(record))
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
+    drawn = records[0].specs
+    specs = differing(drawn, drawn)
+    assert {"crop.y", "crop.x", "crop.aspect", "flip.applied", "rotation.turns"} <= {spec.name for spec in specs}
+    assert "vertical-flip.applied" not in {spec.name for spec in specs}
+    found = differences(*(record.targets() for record in records), drawn)
+    same = differences(*(twin(record).targets() for record in records), drawn)
+    for spec in specs:
+        torch.testing.assert_close(found[spec.name], same[spec.name], atol=1e-5, rtol=0)
+        assert found[spec.name].float().std() > 0
+    assert set(found["rotation.turns"].tolist()) == {0, 1, 2, 3}

@@ -225,7 +225,7 @@ class QuarterTurn:
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        return (Target(f"{self.name}.turns", "categorical", classes=4),)
+        return (Target(f"{self.name}.turns", "categorical", classes=4, turns=True),)
 
     def make_params(self, shape: Shape, draws: Draws) -> Params:
         return {"turns": draws.integers("turns", 4)}

@@ -155,12 +155,12 @@ def detector(start: Start, settings: DetectSettings, categories: int) -> nn.Modu
         categories: how many, the background not counted.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+        torch.default_generator.manual_seed(settings.seed)  # torch.manual_seed reaches every device
         body = backbone(start.backbone, start.stem)
         if start.state is not None:
             body.load_state_dict(start.state)
         body = with_norm(body, norm_of(settings, start))
-        torch.manual_seed(settings.seed)
+        torch.default_generator.manual_seed(settings.seed)
         return assemble(body, start, settings, categories)
 
 

@@ -18,7 +18,7 @@ from prelax.doctor import Finding
 from prelax.errors import PrelaxError
 from prelax.evaluate.collapse import Lines, collapsed, crowded, values
 from prelax.evaluate.remedies import calmer, gamma2, gentler, no_up
-from prelax.record import Target, asked_of
+from prelax.record import Target, asked_of, differing
 
 WAITING = 0.2  # share of an epoch spent waiting for pixels
 SLOWED = 0.6  # of the run's own median speed
@@ -295,7 +295,7 @@ def _heads(settings: Settings) -> list[tuple[str, Sequence[Target], dict[str, fl
     ways = drawn_as(told, record)
     if settings.method.std_tells == "difference":  # of two draws: twice the variance of one
         ways = {s.name: 2 * (w * (1 - w) if s.kind == "binary" else w) for s in told if (w := ways.get(s.name))}
-        told = tuple(spec.difference() for spec in told)
+        told = differing(told, maker.specs)
     return [
         ("loss/pl", told, ways),
         ("loss/rotpl", asked, drawn_as(asked, relaxed)),

@@ -72,14 +72,17 @@ def choose_logistic(
     many images).
 
     Best is the likelihood of the held-out labels: with few images accuracy is too coarse and often ties.
-    With fewer than two images in some class there is nothing to validate on, and the middle of the grid is taken.
+    The only image of a class is always trained on; where every class has only one there is nothing to validate on,
+    and the middle of the grid is taken.
     """
     labels = labels.to(features.device)
-    smallest = int(torch.bincount(labels, minlength=classes)[labels.unique()].min())
-    if smallest < 2:
+    count = torch.bincount(labels, minlength=classes)
+    several = count[labels] > 1
+    if not several.any():
         return fit_logistic(features, labels, classes, sorted(grid)[len(grid) // 2])
     likelihood = torch.zeros(len(grid), dtype=torch.float64)
-    fold = stratified_folds(labels, min(folds, smallest), seed)
+    fold = torch.full_like(labels, -1)
+    fold[several] = stratified_folds(labels[several], min(folds, int(count[count > 1].min())), seed)
     # Among thousands of images one fold tells the penalties apart as well as all of them do.
     for held in range(1 if len(labels) >= MANY else int(fold.max()) + 1):
         train, test = fold != held, fold == held

@@ -64,7 +64,7 @@ class Engine:
         if settings.method.name == "supervised":
             check_labels(images, settings.data.source)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed)
+            torch.default_generator.manual_seed(settings.seed)  # torch.manual_seed reaches every device
             self.objective = Objective(
                 settings, channels, self.maker.size, self.maker.specs, self.maker.relaxed_specs, len(images.classes)
             ).to(device)

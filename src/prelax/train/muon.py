@@ -19,8 +19,9 @@ LANES = 4  # streams on which matrices are turned
 class Muon(torch.optim.Optimizer):
     """Momentum steps that turn a matrix in all of its directions alike (Jordan et al. 2024), by a share of its length.
 
-    Groups with ``matrix=True`` hold weights that a normalisation follows, so that their lengths say nothing: a length
-    stays what it was, and the rate is the share of it that a step is long. A convolution's weight is a matrix with a
+    Groups with ``matrix=True`` hold weights whose lengths say nothing because a normalisation follows them, as in
+    ResNets (in transformers it does not; that has not been tried): a length stays what it was, and the rate is the
+    share of it that a step is long. A convolution's weight is a matrix with a
     row for each filter. Other groups take plain momentum steps.
 
     >>> layer, norm = torch.nn.Linear(8, 4, bias=False), torch.nn.BatchNorm1d(4)

@@ -14,7 +14,7 @@ from prelax.config import Settings
 from prelax.nets import Encoder, Network
 from prelax.objectives import PretextLoss, Term, base_of, looc, loss_scale, margin, method, nt_xent, r2s, sim, weighed
 from prelax.objectives.parts import coefficient
-from prelax.record import Target, as_shown, asked_of
+from prelax.record import Target, asked_of, differences, differing
 
 READS = {"pl": "z", "relaxpl": "z", "predict": "h", "classify": "h", "compare": "hh", "looc": "h"}
 LOOC_DIM = 128  # of each space that keeps one augmentation
@@ -69,7 +69,7 @@ class Objective(nn.Module):
         reduction = settings.method.pl_reduction
         self.drawn = tuple(specs)
         told = asked_of(specs, settings.method.asks) if any(t.kind in ("pl", "compare") for t in self.terms) else ()
-        between = [spec.difference() for spec in told]
+        between = differing(told, specs)
         label = [Target("label", "categorical", classes=max(classes, 1))]
         asked = {
             "pl": told if settings.method.std_tells == "view" else between,
@@ -111,8 +111,8 @@ class Objective(nn.Module):
         aim = None
         if self.network.target is not None:
             with torch.no_grad():
-                share = views.images[: len(views.images) // self.full * self.aims]
-                aim = self.features(self.network.target, share, self.aims, self.aims)
+                aimed_at = views.images[: len(views.images) // self.full * self.aims]
+                aim = self.features(self.network.target, aimed_at, self.aims, self.aims)
         return self.judge(h, aim, views.targets, views.relaxed, views.labels)
 
     def judge(
@@ -143,8 +143,8 @@ class Objective(nn.Module):
             total = total + weight * loss
             key = f"loss/{term.name}"
             # A term in two directions is shown as their mean.
-            share = sum(other.name == term.name for other in self.terms)
-            seen[key] = seen.get(key, 0.0) + loss.detach() / share
+            ways = sum(other.name == term.name for other in self.terms)
+            seen[key] = seen.get(key, 0.0) + loss.detach() / ways
         seen["loss"] = total.detach()
         seen |= self.watch(full.detach())
         return total, seen
@@ -252,7 +252,7 @@ class Objective(nn.Module):
             wanted = joined([told[n - 1] for n in (self.copies if i in self.copies else (i,))], specs)
             if term.kind == "pl" and self.settings.std_tells == "difference":
                 assert j is not None  # it was refused
-                wanted = differences(wanted, drawn[j - 1], loss.specs, self.drawn)
+                wanted = differences(wanted, drawn[j - 1], self.drawn)
             return loss(head(r), wanted)
         if term.kind == "predict":
             return loss(
@@ -264,7 +264,7 @@ class Objective(nn.Module):
             return loss(head(h[i - 1]), {"label": labels})
         assert term.kind == "compare", term.kind
         j = term.views[1]
-        between = differences(drawn[i - 1], drawn[j - 1], loss.specs, self.drawn)
+        between = differences(drawn[i - 1], drawn[j - 1], self.drawn)
         return loss(head(torch.cat([h[i - 1], h[j - 1]], dim=-1)), between)
 
     @torch.no_grad()
@@ -288,14 +288,6 @@ def joined(copies: Sequence[Mapping[str, Tensor]], specs: Sequence[Target]) -> M
     if len(copies) == 1:
         return copies[0]
     return {spec.name: torch.cat([copy[spec.name] for copy in copies]) for spec in specs}
-
-
-def differences(
-    one: Mapping[str, Tensor], two: Mapping[str, Tensor], specs: Sequence[Target], drawn: Sequence[Target] | None = None
-) -> Mapping[str, Tensor]:
-    """How the draws of two views differ in ``specs``, as the views show it; ``drawn`` is all that was drawn."""
-    one, two = as_shown(one, drawn or specs), as_shown(two, drawn or specs)
-    return {spec.name: spec.between(one[spec.name], two[spec.name]) for spec in specs}
 
 
 def spread(unit: Tensor) -> Tensor:

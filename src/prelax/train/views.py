@@ -61,7 +61,8 @@ class ViewMaker:
             }
         wanted = settings.augment.compile
         if wanted == "always" or (wanted == "auto" and device.type == "cuda"):
-            self.pipelines = {number: pipeline.compiled() for number, pipeline in self.pipelines.items()}
+            fused = {id(pipeline): pipeline.compiled() for pipeline in self.pipelines.values()}  # one may be two views'
+            self.pipelines = {number: fused[id(pipeline)] for number, pipeline in self.pipelines.items()}
             self.relaxing = {number: _compiled(*pair) for number, pair in self.relaxing.items()}
         self.relaxed_specs: tuple[Target, ...] = ()
         # The relaxed augmentation is drawn for finished views.
