@@ -8,6 +8,7 @@ import importlib.util
 import os
 import shlex
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,20 +88,20 @@ def pretrain(
         if by_images := [key for key in (*FOUND, *SUITED) if left_open(settings, key)]:
             complain(f"chosen by the images when it starts: {', '.join(by_images)}")
         return
-    out = out or Path("runs") / f"{slug(recipe)}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-
     from prelax.train import pretrain as train
 
     began = time.perf_counter()
-    whole = resume and (out / "backbone.safetensors").is_file()
-    state.afterwards = f"; go on with `prelax pretrain {shlex.quote(str(out))} --resume`"
-    if not quiet:
-        state.afterwards += f", look at what there is with `prelax report {shlex.quote(str(out))}`"
-    with working():
+    place = out or Path("runs") / f"{slug(recipe)}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    alone = out is None and "RANK" not in os.environ  # several processes share a folder, which the first makes
+    whole = resume and (place / "backbone.safetensors").is_file()
+    with working(), claimed(place) if alone else contextlib.nullcontext(place) as out:
+        state.afterwards = f"; go on with `prelax pretrain {shlex.quote(str(out))} --resume`"
+        if not quiet:
+            state.afterwards += f", look at what there is with `prelax report {shlex.quote(str(out))}`"
         try:
             run = train(settings, out, resume=resume, progress=not quiet, say=say)
         except KeyboardInterrupt:
-            if not (Path(out) / "config.yaml").is_file():
+            if not (out / "config.yaml").is_file():
                 state.afterwards = "; nothing was trained or written yet"
             raise
     if int(os.environ.get("RANK", "0")) > 0:  # of several processes the first speaks
@@ -206,6 +207,32 @@ def print_settings(tree: dict[str, Any], text: str) -> None:
         show(tree)
     else:
         print(text, end="")
+
+
+@contextlib.contextmanager
+def claimed(named: Path) -> Iterator[Path]:
+    """A new folder of this name, or with a number behind it: two runs may begin in the same second.
+
+    It is removed in the end if it is still empty.
+    """
+    first, made = named.parent.exists(), None
+    for path in (named, *(named.with_name(f"{named.name}-{n}") for n in range(2, 1000))):
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError:
+            break  # training says why
+        made = path
+        break
+    try:
+        yield made or named
+    finally:
+        if made is not None:
+            with contextlib.suppress(OSError):
+                made.rmdir()
+                if not first:
+                    made.parent.rmdir()
 
 
 def slug(recipe: str) -> str:
