@@ -150,7 +150,7 @@ class Run:
             if was != wanted and not free:
                 on = ""
                 if key == "train.epochs":
-                    on = f"; model.weights={shlex.quote(str(self.path))} in it begins where this one ended"
+                    on = f"; model.weights={shlex.quote(str(self.path))} in it begins with this one's backbone"
                 raise PrelaxError(
                     f"{key} was {was!r} in {self.path} and cannot become {wanted!r} on resume; "
                     f"another value is another run, with an --out of its own{on}"
