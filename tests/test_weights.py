@@ -24,7 +24,7 @@ from prelax.nets import backbone
 from prelax.report import report
 from prelax.run import Run
 from prelax.train import pretrain
-from prelax.weights import Weights, fitted, for_channels, read_weights, told
+from prelax.weights import Weights, by_name, fitted, for_channels, read_weights, told
 
 TINY = [
     "data.limit=96",
@@ -129,6 +129,33 @@ def test_weights_say_which_network_and_stem_they_are_of(name: str, stem: str) ->
     assert weights.stem == (None if name == "resnet8" else stem)
 
 
+@pytest.mark.parametrize("start", ["", "backbone.", "module.encoder_k.0."])
+@pytest.mark.parametrize("stem", ["small", "imagenet"])
+def test_weights_whose_parts_are_numbered_are_a_resnets(stem: str, start: str, tmp_path: Path) -> None:
+    net = backbone("resnet18", stem)
+    listed = nn.Sequential(*list(net.children())[:-1])  # how lightly's examples and many others cut a classifier off
+    state = {start + key: value for key, value in listed.state_dict().items()}
+    state |= {"projection_head.0.weight": torch.zeros(4, 512), "projection_head.1.weight": torch.zeros(4)}
+    torch.save({"state_dict": state}, tmp_path / "listed.ckpt")
+    weights = read_weights(str(tmp_path / "listed.ckpt"))
+    assert (weights.backbone, weights.stem) == ("resnet18", stem)
+    assert same(fitted(weights, backbone("resnet18", stem), "resnet18", 3, 64), net.state_dict())
+
+
+def test_both_networks_of_a_numbered_pair_get_names() -> None:
+    listed = nn.Sequential(*list(backbone("resnet18").children())[:-1]).state_dict()
+    pair = {f"{of}.{key}": value for of in ("encoder_q", "encoder_k") for key, value in listed.items()}
+    names = by_name(pair)
+    assert len(names) == len(pair)
+    assert sum(key.endswith(".layer4.1.conv2.weight") for key in names) == 2
+    assert not any(re.match(r"encoder_[qk]\.\d", key) for key in names)
+
+
+def test_a_network_of_ones_own_whose_parts_are_numbered_takes_its_weights_as_they_are() -> None:
+    net = nn.Sequential(*list(backbone("resnet18", "small").children())[:-1])
+    assert same(fitted(Weights("w", net.state_dict(), "mine:Net"), net, "mine:Net", 3, 32), net.state_dict())
+
+
 def test_a_folder_run_takes_network_and_stem_from_the_weights(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for n in range(8):
@@ -229,7 +256,9 @@ def test_weights_of_another_network_are_refused_by_name(trained: Run, tmp_path: 
     with pytest.raises(PrelaxError, match=r"conv1\.weight is 64x3x7x7, it should be 64x3x3x3"):
         fitted(large, backbone("resnet18", "small"), "resnet18", 3, 32)
     settings = tiny(f"model.weights={trained.path}", "model.backbone=resnet18")
-    with pytest.raises(PrelaxError, match=r"holds weights of a resnet8, and model\.backbone is resnet18"):
+    with pytest.raises(
+        PrelaxError, match=r"of a resnet8, and model\.backbone is resnet18: set model\.backbone=resnet8"
+    ):
         pretrain(settings, tmp_path / "run", progress=False)
     assert not (tmp_path / "run" / "config.yaml").exists()  # the mended command may take the folder
 

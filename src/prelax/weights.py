@@ -27,6 +27,8 @@ DEEPEST = {
     "layer3.0.conv2.weight": "resnet8",
 }
 STEMS = {3: "small", 7: "imagenet"}
+# A ResNet's children as nn.Sequential numbers them.
+NUMBERED = {"0": "conv1", "1": "bn1", "4": "layer1", "5": "layer2", "6": "layer3", "7": "layer4"}
 DEPTH = 3  # of mappings within mappings in which a file's weights are looked for
 
 
@@ -44,7 +46,7 @@ class Weights:
         """The first convolution of a ResNet, which cannot be changed without losing it."""
         if self.backbone not in LAYERS:
             return None
-        kernel = own_names(self.state, DEEPEST)["conv1.weight"].shape[-1]
+        kernel = own_names(by_name(self.state), DEEPEST)["conv1.weight"].shape[-1]
         return STEMS.get(kernel)
 
 
@@ -116,6 +118,27 @@ def tensors(tree: Mapping[Any, Any], depth: int = DEPTH) -> dict[str, Tensor]:
     return max(found, key=len)
 
 
+def by_name(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights with torchvision's names where a ResNet's parts are numbered, as ``nn.Sequential`` numbers them.
+
+    >>> names = ("0.weight", "4.0.conv1.weight", "7.0.conv1.weight")
+    >>> list(by_name({f"backbone.{name}": torch.zeros(1) for name in names}))
+    ['backbone.conv1.weight', 'backbone.layer1.0.conv1.weight', 'backbone.layer4.0.conv1.weight']
+    """
+    first, last = "4.0.conv1.weight", "7.0.conv1.weight"
+    starts = [key.removesuffix(last) for key in state if f".{key}".endswith(f".{last}")]
+    for start in starts:
+        if {f"{start}0.weight", f"{start}{first}"} <= state.keys():
+            state = {renumbered(key, start): tensor for key, tensor in state.items()}
+    return state
+
+
+def renumbered(key: str, start: str) -> str:
+    """A name whose part behind ``start`` is the number of a ResNet's child, with the child's name in its place."""
+    number, dot, rest = key.removeprefix(start).partition(".")
+    return f"{start}{NUMBERED[number]}{dot}{rest}" if key.startswith(start) and number in NUMBERED else key
+
+
 def own_names(state: Mapping[str, Tensor], wanted: Iterable[str]) -> dict[str, Tensor]:
     """The part of a state that holds most of the wanted names, by these names: checkpoints put others before them.
 
@@ -134,7 +157,7 @@ def told(state: Mapping[str, Tensor]) -> str | None:
     >>> told({"fc.weight": torch.zeros(1)}) is None
     True
     """
-    names = own_names(state, DEEPEST)
+    names = own_names(by_name(dict(state)), DEEPEST)
     return next((net for key, net in DEEPEST.items() if key in names and "conv1.weight" in names), None)
 
 
@@ -166,7 +189,8 @@ def fitted(weights: Weights, net: nn.Module, backbone: str, channels: int, side:
     """
     wanted = net.state_dict()
     given = weights.state or pretrained_timm(backbone, channels, side).state_dict()
-    state = own_names(given, wanted)
+    forms = (own_names(form, wanted) for form in (given, by_name(given)))
+    state = max(forms, key=lambda form: len(form.keys() & wanted.keys()))  # of equals as they are: so may the net's be
     parts = {key.split(".")[0] for key in wanted}
     kept = {key: tensor for key, tensor in state.items() if key in wanted or key.split(".")[0] in parts}
     kept = {k: t for k, t in wanted.items() if k.endswith("num_batches_tracked")} | kept  # old files have none

@@ -45,6 +45,16 @@ def test_a_file_of_torchvisions_weights_is_recognised_with_its_classifier(tmp_pa
     assert torch.equal(body.layer4[2].conv3.weight, state["layer4.2.conv3.weight"])  # type: ignore[union-attr, index]
 
 
+def test_a_file_whose_parts_are_numbered_is_the_resnet_it_was_cut_from(tmp_path: Path) -> None:
+    net = torchvision.models.resnet34(weights=None)
+    listed = nn.Sequential(*list(net.children())[:-1]).state_dict()
+    torch.save({f"backbone.{key}": tensor for key, tensor in listed.items()}, tmp_path / "listed.pth")
+    save_file(net.state_dict(), tmp_path / "named.safetensors")
+    start = read_start(tmp_path / "listed.pth")
+    assert (start.backbone, start.stem) == ("resnet34", "imagenet")
+    assert start.digest == read_start(tmp_path / "named.safetensors").digest
+
+
 def test_the_detector_is_torchvisions_on_a_plain_resnet() -> None:
     torch.manual_seed(0)
     theirs = torchvision.models.detection.maskrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=3)

@@ -18,7 +18,7 @@ from prelax.detect.settings import MODELS, DetectSettings
 from prelax.errors import PrelaxError
 from prelax.loading import load
 from prelax.nets import backbone
-from prelax.weights import DEEPEST, PUBLISHED, Weights, fitted, own_names, published, read_file, told
+from prelax.weights import DEEPEST, PUBLISHED, Weights, by_name, fitted, own_names, published, read_file, told
 
 __all__ = ["MODELS", "Start", "detector", "read_start"]
 
@@ -80,7 +80,7 @@ def read_start(source: Path | str, net: str = "resnet18", stem: str = "imagenet"
             f"{source} is no run folder and no file of weights; `random` starts from nothing, "
             f"`{PUBLISHED}` from what torchvision publishes"
         )
-    return of_weights(str(source), read_file(path))
+    return of_weights(str(source), by_name(read_file(path)))
 
 
 def of_run(path: Path) -> Start:

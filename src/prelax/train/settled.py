@@ -52,11 +52,12 @@ def with_weights(settings: Settings, run: Run) -> tuple[Settings, Weights | None
             f"{source}: these weights are of no network that is known by its names (the first is {first}); say which "
             "with model.backbone, for example model.backbone=timm:NAME"
         )
-    known = {weights.backbone, settings.model.backbone}
-    if not open_ and None not in known and len(known) == 2 and not any(":" in str(name) for name in known):
+    wanted = settings.model.backbone
+    own = ":" in wanted or str(weights.backbone).startswith("timm:")  # whose names may be torchvision's
+    if not open_ and not own and weights.backbone not in (None, wanted):
         raise PrelaxError(
-            f"{source} holds weights of a {weights.backbone}, and model.backbone is {settings.model.backbone}: leave "
-            "model.backbone out, or take other weights"
+            f"{source} holds weights of a {weights.backbone}, and model.backbone is {wanted}: set "
+            f"model.backbone={weights.backbone}, or take other weights"
         )
     told = {"model.backbone": weights.backbone if open_ else None}
     told["model.stem"] = weights.stem if left_open(settings, "model.stem") else None
