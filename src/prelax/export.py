@@ -18,6 +18,7 @@ import prelax
 from prelax.config import nearest
 from prelax.errors import PrelaxError
 from prelax.loading import Loaded, load, own_size, save_hub
+from prelax.nets.backbones import width_of
 from prelax.nets.norm import with_plain_norms
 from prelax.run import Run
 from prelax.whole import replacing, write_whole, writing
@@ -79,7 +80,7 @@ def describe(loaded: Loaded, to: str) -> dict[str, Any]:
         "normalise": "inside the graph" if inside else "before the backbone",
         "mean": list(pre.mean),
         "std": list(pre.std),
-        "features": int(loaded.backbone.features),  # type: ignore[arg-type]
+        "features": width_of(loaded.backbone),
         "prelax": prelax.__version__,
     }
 

@@ -17,7 +17,7 @@ from prelax import augment
 from prelax.config import MethodSettings, Settings, validate
 from prelax.errors import PrelaxError, first_line
 from prelax.nets import Encoder, backbone, projector
-from prelax.nets.backbones import LAYERS
+from prelax.nets.backbones import LAYERS, width_of
 from prelax.nets.heads import MLP
 from prelax.objectives import Method, method, terms_of
 from prelax.objectives.parts import coefficient
@@ -220,7 +220,7 @@ def head_of(settings: Settings, body: nn.Module) -> MLP:
     """The projector of the settings on a backbone, with random weights."""
     model = settings.model
     return projector(
-        int(body.features),  # type: ignore[arg-type]
+        width_of(body),
         model.projector_hidden,
         model.projector_dim,
         model.projector_layers,
@@ -244,7 +244,7 @@ def save_hub(run: Run, folder: Path | str) -> Path:
         "prelax": prelax.__version__,
         "backbone": loaded.settings.model.backbone,
         "channels": loaded.channels,
-        "features": int(loaded.backbone.features),  # type: ignore[arg-type]
+        "features": width_of(loaded.backbone),
         "preprocess": {"size": pre.size, "mean": pre.mean, "std": pre.std, "interpolation": pre.interpolation},
         "settings": settings,
     }
@@ -287,7 +287,7 @@ def model_card(run: Run, loaded: Loaded) -> str:
         if rows
         else "No evaluation was made of this run."
     )
-    width = int(loaded.backbone.features)  # type: ignore[arg-type]
+    width = width_of(loaded.backbone)
     try:
         known: Method | None = method(s.method.name)
     except PrelaxError:  # a user's own, which is not here

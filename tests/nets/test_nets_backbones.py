@@ -10,7 +10,7 @@ from torch import nn
 
 from prelax.config import ModelSettings
 from prelax.errors import PrelaxError
-from prelax.nets import Network, backbone
+from prelax.nets import Network, backbone, width_of
 from prelax.nets.backbones import idle_weights
 
 
@@ -125,6 +125,19 @@ class Wide(nn.Linear):
     def __init__(self, channels):
         super().__init__(channels, 2)
 
+class Parted(nn.Module):
+    features_wide = 8
+
+    def __init__(self, channels):
+        super().__init__()
+        self.features = Tiny(channels)
+
+    def forward(self, images):
+        return self.features(images)
+
+class Silent(Parted):
+    features_wide = None
+
 def function(channels):
     raise SystemExit("called")
 """
@@ -135,8 +148,10 @@ def test_a_network_of_ones_own_is_imported_by_name(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     net = backbone("own_networks:Tiny", channels=4)
     assert net(torch.zeros(2, 4, 16, 16)).shape == (2, net.features)
+    assert width_of(net) == width_of(backbone("own_networks:Parted", channels=4)) == 8
     for name, says in [
-        ("own_networks:Wide", "set self.features"),
+        ("own_networks:Wide", r"set self\.features to"),
+        ("own_networks:Silent", r"set self\.features_wide to"),
         ("own_networks:function", "function is no Module"),
         ("own_networks:Missing", "Missing"),
         ("no_such_module:Tiny", "no_such_module"),

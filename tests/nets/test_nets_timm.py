@@ -1,5 +1,6 @@
 """Networks of timm's that are built for images of one size."""
 
+import json
 import runpy
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 from prelax import load
 from prelax.config import resolve
 from prelax.export import export
-from prelax.nets.backbones import backbone
+from prelax.nets.backbones import backbone, width_of
 from prelax.train import pretrain
 
 pytest.importorskip("timm")
@@ -46,6 +47,22 @@ def test_networks_take_the_side_they_are_built_for(name: str, sides: tuple[int, 
     net = backbone(f"timm:{name}", image_size=sides[0]).eval()
     for side in sides:
         assert net(torch.zeros(2, 3, side, side)).shape == (2, net.features)
+
+
+@pytest.mark.parametrize("name", ["densenet121", "resnet10t"])
+def test_a_network_is_as_wide_as_it_says_whatever_its_parts_are_called(name: str) -> None:
+    net = backbone(f"timm:{name}", channels=1, image_size=32).eval()
+    assert net(torch.zeros(2, 1, 32, 32)).shape == (2, width_of(net))
+
+
+def test_a_network_with_a_part_called_features_is_trained_measured_and_exported(tmp_path: Path) -> None:
+    changes = ["data.limit=16", "train.batch_size=16", "augment.size=32", "model.backbone=timm:densenet121"]
+    run = pretrain(resolve("digits/simsiam", [*TINY, *changes]), tmp_path / "run", progress=False)
+    loaded = load(run.path)
+    images = torch.randint(0, 256, (4, 1, 16, 16), dtype=torch.uint8)
+    assert loaded(images).shape == (4, 1024)
+    about = json.loads((export(run.path, "timm", tmp_path / "timm") / "backbone.json").read_text())
+    assert about["features"] == 1024
 
 
 def test_without_a_side_a_network_is_as_timm_has_it() -> None:

@@ -218,11 +218,20 @@ class Narrow(nn.Sequential):
 
     def __init__(self, channels):
         super().__init__(nn.Conv2d(channels, 8, 3, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+class Picky(Narrow):
+    def forward(self, images):
+        return {32: super().forward}[images.shape[-1]](images)
 """
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("Unpooled", r"gives 2 x 8 x 7 x 7 .* 2 x 8"), ("Narrow", "2 x 8 .* 2 x 9")]
+    ("name", "said"),
+    [
+        ("Unpooled", r"gives 2 x 8 x 7 x 7 .* 2 x 8"),
+        ("Narrow", "2 x 8 .* 2 x 9"),
+        ("Picky", r"cannot take views of 16 px \(16\): set augment\.size to what it takes, or mend the network"),
+    ],
 )
 def test_a_backbone_that_gives_no_vectors_of_its_width_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str

@@ -17,7 +17,7 @@ from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP
 from prelax.detect.settings import MODELS, DetectSettings
 from prelax.errors import PrelaxError
 from prelax.loading import load
-from prelax.nets import backbone
+from prelax.nets import backbone, width_of
 from prelax.weights import DEEPEST, PUBLISHED, Weights, by_name, fitted, own_names, published, read_file, told
 
 __all__ = ["MODELS", "Start", "detector", "read_start"]
@@ -166,7 +166,7 @@ def detector(start: Start, settings: DetectSettings, categories: int) -> nn.Modu
 
 def assemble(body: nn.Module, start: Start, settings: DetectSettings, categories: int) -> nn.Module:
     """The pyramid and the heads on a backbone."""
-    width, first = int(body.features) // 8, 4 if start.stem == "imagenet" else 1  # type: ignore[arg-type]
+    width, first = width_of(body) // 8, 4 if start.stem == "imagenet" else 1
     size, longest = settings.size, round(settings.size * 1333 / 800)
     shape = {"min_size": size, "max_size": longest, "image_mean": list(start.mean), "image_std": list(start.std)}
     if settings.masks:

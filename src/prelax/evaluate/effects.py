@@ -29,6 +29,7 @@ from prelax.evaluate.logistic import choose_logistic
 from prelax.evaluate.protocols import free_name, place, root_of
 from prelax.evaluate.subject import Subject, subject
 from prelax.loading import Loaded, load, views_of
+from prelax.nets.backbones import width_of
 from prelax.nets.heads import pretext_head
 from prelax.run import Run
 
@@ -140,7 +141,7 @@ def classifier(run: Run, loaded: Loaded) -> Reader | None:
         return None
     model = loaded.settings.model
     width = next(reversed([value for key, value in state.items() if key.endswith(".bias") and "linears" in key]))
-    head = pretext_head(int(loaded.backbone.features), len(width), model.head_hidden, model.head_layers)  # type: ignore[arg-type]
+    head = pretext_head(width_of(loaded.backbone), len(width), model.head_hidden, model.head_layers)
     head.load_state_dict(state)
     head.to(loaded.device).eval().requires_grad_(False)
     return head

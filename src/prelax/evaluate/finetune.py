@@ -20,7 +20,7 @@ from prelax.evaluate.labels import few
 from prelax.evaluate.linear import Score
 from prelax.evaluate.probe import Outcome
 from prelax.evaluate.subject import BATCH, Subject, near
-from prelax.nets.backbones import channels_last
+from prelax.nets.backbones import channels_last, width_of
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def tune(subject: Subject, tuning: Tuning, seed: int) -> tuple[nn.Module, nn.Lin
     """A copy of the backbone and its head after the last epoch; the subject's own backbone is not touched."""
     device = subject.device
     net = copy.deepcopy(subject.backbone).to(device).requires_grad_(True).train()
-    head = nn.Linear(int(net.features), subject.classes, device=device)  # type: ignore[arg-type]
+    head = nn.Linear(width_of(net), subject.classes, device=device)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     weights = [*net.parameters(), *head.parameters()]

@@ -21,6 +21,7 @@ from prelax.errors import PrelaxError
 from prelax.evaluate.features import Preprocess, at_once, extract, finite, forward, frozen
 from prelax.evaluate.labels import apart, digests_of, labelled, unseen, unseen_by_name
 from prelax.loading import Loaded, pipelines_of
+from prelax.nets.backbones import width_of
 from prelax.nets.heads import MLP
 from prelax.preprocess import Preprocess as Resized
 
@@ -119,7 +120,7 @@ class Subject:
 
     def sets_that_fit(self, wanted: int) -> int:
         """How many sets of crops can be kept, at most those wanted and at least one."""
-        each = 4 * len(self.train) * int(self.backbone.features)  # type: ignore[arg-type]
+        each = 4 * len(self.train) * width_of(self.backbone)
         room = CACHE if self.shared else min(CACHE, int(ROOM * free_memory(self.device)))  # shares must be of one mind
         return max(1, min(wanted, room // each))
 

@@ -1,6 +1,6 @@
 """Backbone, projector F, predictor G, pretext heads H, and the target: stop-gradient or moving average."""
 
-from prelax.nets.backbones import BACKBONES, ResNet8, backbone, check_backbone_name
+from prelax.nets.backbones import BACKBONES, ResNet8, backbone, check_backbone_name, width_of
 from prelax.nets.heads import MLP, predictor, pretext_head, projector
 from prelax.nets.network import Encoder, Network
 from prelax.nets.norm import ViewNorm2d, keeps_views_apart, normalise_views, set_views
@@ -20,4 +20,5 @@ __all__ = [
     "pretext_head",
     "projector",
     "set_views",
+    "width_of",
 ]

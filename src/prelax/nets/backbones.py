@@ -162,8 +162,24 @@ def _timm(name: str, channels: int, side: int | None, pretrained: bool = False) 
             break
     else:
         net = make()
-    net.features = getattr(net, "head_hidden_size", None) or net.num_features  # some widen what they pool
+    width = getattr(net, "head_hidden_size", None) or net.num_features  # some widen what they pool
+    setattr(net, says_width(net), width)
     return net
+
+
+def says_width(net: nn.Module) -> str:
+    """Where a network says how wide its vectors are: some have a part that is called features."""
+    return "features_wide" if "features" in dict(net.named_children()) else "features"
+
+
+def width_of(net: nn.Module) -> int:
+    """How wide the vectors of a backbone are.
+
+    >>> width_of(backbone("resnet8"))
+    64
+    """
+    wide = getattr(net, "features_wide", None)
+    return int(net.features if wide is None else wide)  # type: ignore[arg-type]
 
 
 def asked_side(net: nn.Module, channels: int, side: int) -> int:
@@ -187,7 +203,7 @@ def tried(net: nn.Module, channels: int, side: int) -> object:
         return net.eval()(torch.zeros(2, channels, side, side, device=weight.device))
     except torch.OutOfMemoryError:
         raise
-    except (AssertionError, RuntimeError) as error:
+    except Exception as error:  # each network has its own way to refuse
         raise PrelaxError(f"cannot take views of {side} px ({first_line(error)})") from error
     finally:
         net.train(training)
@@ -211,8 +227,9 @@ def idle_weights(net: nn.Module, channels: int, side: int) -> list[nn.Parameter]
 
 def _own(name: str, channels: int) -> nn.Module:
     net: nn.Module = make_own(name, "backbone", nn.Module, channels=channels)
-    if not isinstance(getattr(net, "features", None), int):
-        raise PrelaxError(f"backbone {name} does not say how wide its output is: set self.features to an int")
+    said = says_width(net)
+    if not isinstance(getattr(net, said, None), int):
+        raise PrelaxError(f"backbone {name} does not say how wide its output is: set self.{said} to an int")
     return net
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from prelax.config import ModelSettings
-from prelax.nets.backbones import backbone
+from prelax.nets.backbones import backbone, width_of
 from prelax.nets.heads import MLP, predictor, pretext_head, projector
 from prelax.nets.norm import keeps_views_apart, set_views
 
@@ -64,7 +64,7 @@ class Network(nn.Module):
     ) -> None:
         super().__init__()
         body = backbone(model.backbone, model.stem, channels, image_size, model.init)
-        features = int(body.features)  # type: ignore[arg-type]
+        features = width_of(body)
         self.online = Encoder(
             body,
             projector(

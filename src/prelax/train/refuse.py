@@ -11,7 +11,7 @@ from prelax.data import ImageSet, ShardSet
 from prelax.data.listing import scan
 from prelax.errors import PrelaxError
 from prelax.evaluate.labels import digests_of
-from prelax.nets.backbones import asked_side, tried
+from prelax.nets.backbones import asked_side, tried, width_of
 from prelax.run import Run
 from prelax.train.step import Objective
 from prelax.train.views import ViewMaker
@@ -72,12 +72,13 @@ def check_backbone(objective: Objective, channels: int, settings: Settings, make
         try:
             given = tried(net, channels, side)
         except PrelaxError as error:
-            raise PrelaxError(f"backbone {name} {error}: set {key} to what it takes") from error
+            own = "" if name.startswith("timm:") else ", or mend the network"
+            raise PrelaxError(f"backbone {name} {error}: set {key} to what it takes{own}") from error
         shape = tuple(given.shape) if isinstance(given, Tensor) else ()
-        if shape != (2, net.features):
+        if shape != (2, width_of(net)):
             what = " x ".join(map(str, shape)) or f"a {type(given).__name__}"
             raise PrelaxError(
-                f"backbone {name} gives {what} for two images, where 2 x {net.features} is asked: a vector for each, "
+                f"backbone {name} gives {what} for two images, where 2 x {width_of(net)} is asked: a vector for each, "
                 "as wide as its features says"
             )
 
