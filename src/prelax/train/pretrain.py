@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 import warnings
+from functools import partial
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from prelax.evaluate.remedies import calmer, remedies
 from prelax.run import START, Run
 from prelax.train.devices import choose_device, start_compilers
 from prelax.train.engine import Engine
-from prelax.train.processes import Process, Unread, any_of, joined, wait_for_all
+from prelax.train.processes import Process, Unread, any_of, ask_first, joined, wait_for_all
 from prelax.train.progress import Progress
 from prelax.train.refuse import check_apart, check_data, check_enough
 from prelax.train.settled import as_found, with_weights, with_whole_paths
@@ -54,6 +55,7 @@ def pretrain(
     out: Path | str,
     *,
     resume: bool = False,
+    on_epoch: Callable[[dict[str, Any]], object] = lambda line: None,
     progress: bool = True,
     say: Callable[[str], None] = lambda line: None,
 ) -> Run:
@@ -68,6 +70,8 @@ def pretrain(
         settings: from ``prelax.config.resolve``.
         out: the run folder, made if it is not there.
         resume: go on with the run in ``out``.
+        on_epoch: called with each epoch's line of ``metrics.jsonl``, of several processes in the one that writes. Where
+            it gives True, or raises, training ends with a checkpoint, from which ``resume`` goes on.
         progress: show a bar.
         say: called with a line for each choice, and with how long it will take.
     """
@@ -115,7 +119,7 @@ def pretrain(
             if process.writes:
                 say(line)
         with contextlib.suppress(torch.OutOfMemoryError):
-            return begin(run, settings, images, device, process, resume, chosen, progress, weights)
+            return begin(run, settings, images, device, process, resume, chosen, progress, weights, on_epoch)
         # Here and not where it was caught: the error would hold on to the memory.
         raise PrelaxError(too_little_memory(settings, images, device, process.world))
 
@@ -129,6 +133,7 @@ def begin(
     resume: bool,
     chosen: list[str],
     progress: bool,
+    on_epoch: Callable[[dict[str, Any]], object] = lambda line: None,
     weights: Weights | None = None,
 ) -> Run:
     """From what may refuse, while nothing is written, to the run folder and the outer loop."""
@@ -154,7 +159,7 @@ def begin(
                     run.save_backbone(start, START)
                 for line in chosen:
                     run.log(line)
-            return train(run, engine, probe, progress)
+            return train(run, engine, probe, progress, on_epoch)
         except NoSpace as full:
             raise PrelaxError(f"no space left to write {full.target}; free some and go on with --resume") from None
         except (torch.OutOfMemoryError, PrelaxError):
@@ -165,7 +170,13 @@ def begin(
             engine.release()  # an error on its way up would keep it beyond the group of processes
 
 
-def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, progress: bool = True) -> Run:
+def train(
+    run: Run,
+    engine: Engine,
+    probe: Callable[[], float] | None = None,
+    progress: bool = True,
+    on_epoch: Callable[[dict[str, Any]], object] = lambda line: None,
+) -> Run:
     """The outer loop over epochs; ``probe`` gives the kNN accuracy of now."""
     settings, process = engine.settings, engine.process
     epoch, step = restore(run, engine)
@@ -242,9 +253,15 @@ def train(run: Run, engine: Engine, probe: Callable[[], float] | None = None, pr
                 kept = (
                     f" The last good checkpoint in {run.path} stays." if (run.path / "checkpoint.pt").exists() else ""
                 )
+            enough = asked(on_epoch, line, run, engine)
                 raise PrelaxError(f"stopped after epoch {epoch}: {problem}{kept}")
             if any_of(process, interrupted()) and epoch < epochs:
                 save(run, engine, epoch, 0)
+            if enough and epoch < epochs:
+                save(run, engine, epoch, 0)
+                if process.writes:
+                    run.log(f"stopped after epoch {epoch} of {epochs}: on_epoch gave True")
+                return run
                 raise KeyboardInterrupt
     if process.writes:
         if run.unfinished:
@@ -272,6 +289,21 @@ def restore(run: Run, engine: Engine) -> tuple[int, int]:
         run.rewind_metrics(state["epoch"])
         run.log(f"resumed at epoch {state['epoch']}, step {state['step']}")
     return state["epoch"], state["step"]
+
+def asked(on_epoch: Callable[[dict[str, Any]], object], line: dict[str, Any], run: Run, engine: Engine) -> bool:
+    """Whether it has had enough, having seen an epoch's line; where it raises, there is a checkpoint first."""
+    epoch, process = line["epoch"], engine.process
+    try:
+        return ask_first(process, partial(on_epoch, dict(line)))
+    except (Exception, SystemExit) as error:
+        if epoch < engine.settings.train.epochs:
+            save(run, engine, epoch, 0)
+        wait_for_all(process)  # one that ended now would have torchrun end the one that writes
+        if isinstance(error, torch.OutOfMemoryError):  # not of a step, for which a smaller batch would be proposed
+            said = f"on_epoch had too little memory after epoch {epoch} ({first_line(error)})"
+            raise PrelaxError(f"{said}; mend it, and resume goes on from there") from error
+        raise
+
 
 
 def save(run: Run, engine: Engine, epoch: int, step: int) -> None:

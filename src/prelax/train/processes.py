@@ -8,10 +8,11 @@ import os
 import time
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -57,6 +58,30 @@ def any_of(process: Process, flag: bool) -> bool:
     raised = torch.tensor(float(flag), device=device)
     dist.all_reduce(raised, dist.ReduceOp.MAX)
     return bool(raised)
+
+
+def ask_first(process: Process, question: Callable[[], object]) -> bool:
+    """Whether the first process, which alone is asked, answers True; all of them hear it, and that the question failed.
+
+    >>> [ask_first(Process(), lambda answer=answer: answer) for answer in (True, torch.tensor(True), 1, None)]
+    [True, True, False, False]
+    """
+    problem: Exception | SystemExit | None = None
+    answer: object = None
+    try:
+        answer = question() if process.writes else None
+    except (Exception, SystemExit) as error:
+        problem = error
+    if any_of(process, problem is not None):
+        raise problem or PrelaxError("the first process has stopped with an error: see what it says")
+    return any_of(process, is_true(answer))
+
+
+def is_true(answer: object) -> bool:
+    """Whether it is Python's, NumPy's or PyTorch's True: a function may give anything else that is no answer."""
+    if isinstance(answer, torch.Tensor):
+        return answer.dtype == torch.bool and answer.numel() == 1 and bool(answer)
+    return isinstance(answer, bool | np.bool_) and bool(answer)
 
 
 def next_of_all(process: Process, feed: Iterator[Item]) -> Item:
