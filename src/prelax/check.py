@@ -31,7 +31,10 @@ def check(settings: Settings) -> Settings:
     else:
         known(settings.method.relax, [name for name in OPERATIONS if name != "normalise"], "method.relax")
     known(settings.data.source, SOURCES, "data.source")
-    known(settings.augment.preset, [*PRESETS, "auto"], "augment.preset")
+    if ":" in settings.augment.preset:
+        check_preset(settings)
+    else:
+        known(settings.augment.preset, [*PRESETS, "auto"], "augment.preset")
     check_backbone_name(settings.model.backbone)
     weighed(settings.method)
     if settings.method.asks is not None and "method.asks" not in idle(settings):
@@ -118,6 +121,14 @@ def check_asks(settings: Settings) -> None:
         else:
             return
     raise refused[0]
+
+
+def check_preset(settings: Settings) -> None:
+    """Refuses a user's own augment.preset that cannot be used, or that cannot be asked what the method asks."""
+    from prelax.train.views import check_drawn, plain_pipelines
+
+    data = settings.data
+    check_drawn(settings, *plain_pipelines(settings, data.channels or 3, data.image_size or 32))
 
 
 def scrambled(settings: Settings) -> bool:

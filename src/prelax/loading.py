@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -121,7 +122,7 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Loaded:
     else:
         run = Run.open(path)
         settings, state = run.settings, run.load_backbone()
-        preprocess = preprocess_of(settings, channels_of(settings, state, str(path)))
+        preprocess = kept_preprocess(run) or preprocess_of(settings, channels_of(settings, state, str(path)))
     channels = channels_of(settings, state, str(path))
     net = build(settings, channels, preprocess.size, state, str(path))
     net.load_state_dict(state)
@@ -196,6 +197,17 @@ def preprocess_of(settings: Settings, channels: int, image_size: int | None = No
     return Preprocess(size, mean, std, crop.interpolation if crop else "bilinear")
 
 
+def kept_preprocess(run: Run) -> Preprocess | None:
+    """The preprocessing that a run with a user's own preset keeps: that may have changed since, or not be here."""
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        return preprocess_from(run.trained_on()["preprocess"])
+    return None
+
+
+def preprocess_from(kept: dict[str, Any]) -> Preprocess:
+    return Preprocess(int(kept["size"]), tuple(kept["mean"]), tuple(kept["std"]), kept["interpolation"])
+
+
 def load_encoder(run: Run, loaded: Loaded) -> nn.Module:
     """The online F of a run's checkpoint, with the backbone's weights checked against the loaded ones' names."""
     checkpoint = run.load_checkpoint()
@@ -261,8 +273,7 @@ def read_hub(path: Path) -> tuple[Settings, dict[str, Tensor], Preprocess]:
     try:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
         pre = config["preprocess"]
-        preprocess = Preprocess(int(pre["size"]), tuple(pre["mean"]), tuple(pre["std"]), pre["interpolation"])
-        tree = config["settings"]
+        preprocess, tree = preprocess_from(pre), config["settings"]
     except (ValueError, KeyError, TypeError) as error:
         raise PrelaxError(f"{path / 'config.json'} was not written by prelax ({first_line(error)})") from None
     weights = path / "model.safetensors"

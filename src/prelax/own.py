@@ -1,4 +1,4 @@
-"""What a user brings by name: an augmentation or a backbone given as MODULE:CLASS, a method as MODULE:NAME."""
+"""What a user brings by name: an augmentation or a backbone as MODULE:CLASS, a method or a preset as MODULE:NAME."""
 
 from __future__ import annotations
 

@@ -42,7 +42,9 @@ class DataSettings(Section):
 
 
 class AugmentSettings(Section):
-    preset: str = Field("auto", description="a name of `prelax list augmentations`; auto: by source and size")
+    preset: str = Field(
+        "auto", description="a preset of `prelax list augmentations`, or MODULE:NAME; auto: by source and size"
+    )
     size: int | None = Field(None, ge=4, le=2048, description="side of a view in pixels; default by preset")
     area_from: float | None = Field(None, gt=0.0, le=1.0, description="least share of the image in a crop; by preset")
     area_to: float | None = Field(None, gt=0.0, le=1.0, description="the greatest")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 from prelax.augment.colour import Jitter
@@ -47,13 +47,12 @@ def adjust(
     if area_from is not None or area_to is not None:
         ops = [showing(op, area_from, area_to) if isinstance(op, Crop) else op for op in ops]
     if colour is not None:
-        jitter = next((op for op in ops if isinstance(op, Jitter)), Jitter())
-        strengths: dict[str, Any] = {of: getattr(jitter, of) * colour for of in STRENGTHS}
-        ops = _put(ops, replace(jitter, **strengths) if colour > 0 else None, "jitter")
+        jitter: Any = next((op for op in ops if isinstance(op, Jitter) or op.name == "jitter"), Jitter())
+        ops = _put(ops, _weaker(jitter, colour) if colour > 0 else None, jitter.name)
     for name, p in chances.items():
         if p is not None:
             known: Any = next((op for op in ops if op.name == name), operation(name))
-            ops = _put(ops, replace(known, p=p) if p > 0 else None, name)
+            ops = _put(ops, _as_often(known, p) if p > 0 else None, name)
     return Pipeline(ops)
 
 
@@ -66,6 +65,25 @@ def showing(crop: Crop, least: float | None, most: float | None, what: str = "cr
             f"augment.{key}_from must not be above augment.{key}_to"
         )
     return replace(crop, scale=scale)
+
+
+def _weaker(jitter: Operation, colour: float) -> Jitter:
+    """A jitter of so many times its strengths."""
+    if not isinstance(jitter, Jitter):
+        kind = type(jitter).__name__
+        raise PrelaxError(f"augment.colour changes a Jitter, and jitter is a {kind} here: change the pipeline itself")
+    strengths: dict[str, Any] = {of: getattr(jitter, of) * colour for of in STRENGTHS}
+    return replace(jitter, **strengths)
+
+
+def _as_often(op: Operation, p: float) -> Operation:
+    """An operation done with another probability."""
+    own: Any = op
+    if not (is_dataclass(op) and hasattr(own, "p")):
+        kind = type(op).__name__
+        raise PrelaxError(f"augment.{op.name} says how often, and {kind} has no p: change the pipeline itself")
+    changed: Operation = replace(own, p=p)
+    return changed
 
 
 def _put(ops: list[Operation], op: Operation | None, name: str) -> list[Operation]:

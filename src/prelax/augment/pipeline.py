@@ -95,6 +95,12 @@ class Pipeline:
             self._specs_at[size] = tuple(found)
         return self._specs_at[size]
 
+    def output_shape(self, shape: Shape) -> Shape:
+        """The shape of a view of a batch of this shape."""
+        for op in self.ops:
+            shape = output_shape(op, shape)
+        return shape
+
     def apply(
         self,
         images: Tensor,

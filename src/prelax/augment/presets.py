@@ -10,11 +10,11 @@ from typing import Any
 from prelax.augment.colour import Grey, Invert, Jitter, Normalise, Solarise
 from prelax.augment.filters import Blur, Erase, Noise
 from prelax.augment.geometry import Crop, Flip, QuarterTurn
-from prelax.augment.operation import Maybe, Operation, trait
+from prelax.augment.operation import Maybe, Named, Operation, trait
 from prelax.augment.pipeline import Pipeline
 from prelax.augment.rearrange import FreeRotation, Jigsaw
 from prelax.errors import PrelaxError
-from prelax.own import make_own
+from prelax.own import find_own, make_own
 
 CIFAR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -158,9 +158,12 @@ def presets(name: str, size: int | None = None, channels: int = 3) -> tuple[Pipe
     (1.0, 0.1)
 
     Args:
+        name: a name of ``PRESETS``, or ``MODULE:NAME`` of a user's own pipeline or pair of them.
         size: side of the views, if not the preset's own.
-        channels: of the images; operations that need RGB are left out for other than 3.
+        channels: of the images; operations that need RGB are left out for other than 3, but not of a user's own.
     """
+    if ":" in name:
+        return own_presets(name, size)
     if name not in _VIEWS:
         raise _unknown(name, PRESETS, "preset")
     build, own_size = _VIEWS[name]
@@ -169,6 +172,48 @@ def presets(name: str, size: int | None = None, channels: int = 3) -> tuple[Pipe
         for ops in build(size or own_size)
     ]
     return views[0], views[-1]
+
+
+def own_presets(name: str, size: int | None = None) -> tuple[Pipeline, Pipeline]:
+    """A user's own pipelines, ``MODULE:NAME``: a ``Pipeline`` for both views, or a pair; refused if they cannot be."""
+    found = find_own(name, "augment.preset")
+    one, two = found if isinstance(found, tuple | list) and len(found) == 2 else (found, found)
+    for view in (one, two):
+        if not isinstance(view, Pipeline):
+            raise PrelaxError(
+                f"augment.preset {name} is of type {type(view).__name__}; make it a prelax.augment.Pipeline, or a "
+                "pair of them for views 1 and 2"
+            )
+    if size is not None:
+        same = two is one
+        one = _sized(one, size, name)
+        two = one if same else _sized(two, size, name)
+    for side in (96, 160):  # where one view is cropped and the other is not, one of these tells
+        shapes = {view.output_shape((1, 3, side, side))[2:] for view in (one, two)}
+        if len(shapes) > 1 or any(height != width for height, width in shapes):
+            said = " and ".join(f"{height} x {width}" for height, width in sorted(shapes))
+            raise PrelaxError(
+                f"augment.preset {name}: views of images of {side} px are {said} px; make them squares of one size"
+            )
+    return one, two
+
+
+def _sized(pipeline: Pipeline, size: int, name: str) -> Pipeline:
+    """A user's own pipeline with its last crop to this size."""
+    ops = list(pipeline.ops)
+    for n, op in reversed(list(enumerate(ops))):
+        if isinstance(op, Crop):
+            ops[n] = replace(op, size=size)
+            break
+        if isinstance(op, Named) and isinstance(op.op, Crop):
+            ops[n] = replace(op, op=replace(op.op, size=size))
+            break
+    else:
+        raise PrelaxError(f"augment.size={size} is the side of a crop, and {name} has none: augment.size=none")
+    sized = Pipeline(ops)
+    if sized.output_shape((1, 3, 96, 96))[2:] != (size, size):
+        raise PrelaxError(f"augment.size={size}: {name} changes the size behind its last crop: augment.size=none")
+    return sized
 
 
 def preset(name: str, size: int | None = None, channels: int = 3) -> Pipeline:

@@ -63,8 +63,10 @@ def list_backbones() -> list[dict[str, Any]]:
 def list_augmentations() -> list[dict[str, Any]]:
     from prelax.augment import OPERATIONS, PRESETS
 
-    presets = [{"name": name, "kind": "preset", "what": line} for name, line in PRESETS.items()]
-    return presets + [{"name": name, "kind": "operation", "what": line} for name, line in OPERATIONS.items()]
+    presets = PRESETS | {"MODULE:NAME": "a Pipeline of your own, or a pair of them for views 1 and 2"}
+    operations = OPERATIONS | {"MODULE:CLASS": "an augmentation of your own, for method.relax"}
+    kinds = {"preset": presets, "operation": operations}
+    return [{"name": name, "kind": kind, "what": line} for kind, of in kinds.items() for name, line in of.items()]
 
 
 def list_protocols() -> list[dict[str, Any]]:

@@ -17,9 +17,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from prelax.config import Settings, merge, validate
 from prelax.data import ImageSet, load_training
 from prelax.data.folder import Progress
+from prelax.errors import PrelaxError
 from prelax.train.devices import choose_device
 from prelax.train.engine import Engine
-from prelax.train.peers import bench_peer
+from prelax.train.peers import bench_peer, transform_of, views_side
 from prelax.train.processes import Process
 from prelax.train.settled import as_found
 from prelax.train.suit import suit, with_values
@@ -54,11 +55,18 @@ def bench(
         seconds: how long to time each.
         images: a set, or how many images of noise there are; by default eight batches.
         peers: names of ``prelax.train.peers.PEERS`` to time on the same SimSiam job, in the same run; left out where
-            a step takes so long that theirs would take far longer than ``seconds``.
+            a step takes so long that theirs would take far longer than ``seconds``, and where they have not what a
+            user's own preset does.
         say: called with a line about what was left out.
     """
     device = choose_device(settings.train.device)
     cuda = device.type == "cuda"
+    try:
+        for name in peers:
+            transform_of(name, settings, views_side(settings))
+    except PrelaxError as error:
+        say(f"{' and '.join(peers)} left out: {error}")
+        peers = ()
     rows: list[dict[str, Any]] = []
     for mode in modes or (MODES if cuda else ["plain", "together"]):
         engine = build(settings, mode, images or BATCHES * settings.train.batch_size)

@@ -24,12 +24,24 @@ from torchvision import transforms as T
 
 from prelax import augment
 from prelax.config import Settings
+from prelax.errors import PrelaxError
 from prelax.train.devices import choose_device
-from prelax.train.views import plain_pipelines
+from prelax.train.views import plain_pipelines, size_of
 
 PEERS = {
     "torchvision": "torchvision's transforms on PIL images, a DataLoader over all cores, an eager loop",
     "lightly": "the lightly package: its SimSiam transform, heads and loss, a DataLoader over all cores",
+}
+
+
+GIVEN: dict[str, type] = {  # what peers have, too
+    "crop": augment.Crop,
+    "flip": augment.Flip,
+    "jitter": augment.Jitter,
+    "grey": augment.Grey,
+    "blur": augment.Blur,
+    "solarise": augment.Solarise,
+    "normalise": augment.Normalise,
 }
 
 
@@ -67,7 +79,7 @@ def installed() -> list[str]:
 def bench_peer(name: str, settings: Settings, seconds: float = 5.0, workers: int | None = None) -> dict[str, Any]:
     """A row like those of ``prelax.train.bench.bench``: views a second of a peer on the settings' SimSiam."""
     device = choose_device(settings.train.device)
-    side, batch = settings.augment.size or settings.data.image_size or 32, settings.train.batch_size
+    side, batch = views_side(settings), settings.train.batch_size
     workers = os.cpu_count() or 1 if workers is None else workers
     transform = transform_of(name, settings, side)
     loader = DataLoader(
@@ -118,16 +130,27 @@ def bench_peer(name: str, settings: Settings, seconds: float = 5.0, workers: int
     }
 
 
+def views_side(settings: Settings) -> int:
+    """The side of the views, and of the images they are made of."""
+    side = settings.augment.size or settings.data.image_size or 32
+    return size_of(plain_pipelines(settings, 3, side)[0], side) if ":" in settings.augment.preset else side
+
+
 def transform_of(name: str, settings: Settings, side: int) -> Two:
-    """The two views of the settings, as the peer makes them."""
+    """The two views of the settings, as the peer makes them; refuses a user's own preset of which it has not all."""
     one, two = plain_pipelines(settings, 3, side)
+    for op in (*one.ops, *two.ops) if ":" in settings.augment.preset else ():
+        if not isinstance(op, GIVEN.get(op.name, ())):
+            raise PrelaxError(f"{name} is not given {op.name}, which augment.preset={settings.augment.preset} does")
     return Two(view_of(name, one, side), view_of(name, two, side))
 
 
 def view_of(name: str, pipeline: augment.Pipeline, side: int) -> Callable[[Image.Image], Tensor]:
     """A pipeline's crop, flip, colours, blur and solarisation in the peer's own transforms; it is given no others."""
     ops: dict[str, Any] = {op.name: op for op in pipeline.ops}
-    crop, normalise = ops["crop"], ops["normalise"]
+    crop, normalise = ops.get("crop"), ops.get("normalise")
+    if crop is None or normalise is None:
+        raise PrelaxError(f"{name} is measured with views that are cropped and normalised")
     chance = {of: ops[of].p if of in ops else 0.0 for of in ("flip", "jitter", "grey", "blur", "solarise")}
     brightness, contrast, saturation, hue = (
         float(getattr(ops.get("jitter"), of, 0.0)) for of in ("brightness", "contrast", "saturation", "hue")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import shlex
 import signal
 import threading
 import time
 import warnings
-from functools import partial
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,14 @@ from prelax.config import Settings
 from prelax.data import ImageSet, ShardSet, ShardStore, bar, load, load_training
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.evaluate.collapse import collapse_limits, crowded
-from prelax.evaluate.labels import digests_of
 from prelax.evaluate.remedies import calmer, remedies
 from prelax.run import START, Run
 from prelax.train.devices import choose_device, start_compilers
 from prelax.train.engine import Engine
 from prelax.train.processes import Process, Unread, any_of, ask_first, joined, wait_for_all
 from prelax.train.progress import Progress
-from prelax.train.refuse import check_apart, check_data, check_enough
-from prelax.train.settled import as_found, with_weights, with_whole_paths
+from prelax.train.refuse import check_apart, check_data, check_enough, check_views
+from prelax.train.settled import as_found, note_data, with_weights, with_whole_paths
 from prelax.train.suit import estimate, remarks, suit, too_little_memory
 from prelax.train.watching import watcher, watching
 from prelax.weights import Weights, put_into
@@ -55,9 +53,9 @@ def pretrain(
     out: Path | str,
     *,
     resume: bool = False,
-    on_epoch: Callable[[dict[str, Any]], object] = lambda line: None,
     progress: bool = True,
     say: Callable[[str], None] = lambda line: None,
+    on_epoch: Callable[[dict[str, Any]], object] = lambda line: None,
 ) -> Run:
     """Trains a backbone as the settings say, into a run folder.
 
@@ -70,10 +68,10 @@ def pretrain(
         settings: from ``prelax.config.resolve``.
         out: the run folder, made if it is not there.
         resume: go on with the run in ``out``.
-        on_epoch: called with each epoch's line of ``metrics.jsonl``, of several processes in the one that writes. Where
-            it gives True, or raises, training ends with a checkpoint, from which ``resume`` goes on.
         progress: show a bar.
         say: called with a line for each choice, and with how long it will take.
+        on_epoch: called with each epoch's line of ``metrics.jsonl``, of several processes in the one that writes. Where
+            it gives True, or raises, training ends with a checkpoint, from which ``resume`` goes on.
     """
     settings = with_whole_paths(settings)
     with joined(settings.train.device) as process:
@@ -84,6 +82,7 @@ def pretrain(
         if resume:
             run.check_resumable(settings)
             settings = run.settings_with(settings)
+            check_views(run, settings)
             if process.writes and run.unfinished:
                 done = max((line["epoch"] for line in run.metrics()), default=0)
                 say(f"going on after {done} of {settings.train.epochs} epochs")
@@ -133,8 +132,8 @@ def begin(
     resume: bool,
     chosen: list[str],
     progress: bool,
-    on_epoch: Callable[[dict[str, Any]], object] = lambda line: None,
     weights: Weights | None = None,
+    on_epoch: Callable[[dict[str, Any]], object] = lambda line: None,
 ) -> Run:
     """From what may refuse, while nothing is written, to the run folder and the outer loop."""
     recorded = resume and process.writes and check_data(run, images)
@@ -154,7 +153,7 @@ def begin(
                     run.drop_unfinished()
                 if resume:
                     run.keep_changes(settings)
-                note_data(run, images, recorded, weights)
+                note_data(run, settings, images, recorded, weights)
                 if start is not None:
                     run.save_backbone(start, START)
                 for line in chosen:
@@ -253,16 +252,16 @@ def train(
                 kept = (
                     f" The last good checkpoint in {run.path} stays." if (run.path / "checkpoint.pt").exists() else ""
                 )
-            enough = asked(on_epoch, line, run, engine)
                 raise PrelaxError(f"stopped after epoch {epoch}: {problem}{kept}")
+            enough = asked(on_epoch, line, run, engine)
             if any_of(process, interrupted()) and epoch < epochs:
                 save(run, engine, epoch, 0)
+                raise KeyboardInterrupt
             if enough and epoch < epochs:
                 save(run, engine, epoch, 0)
                 if process.writes:
                     run.log(f"stopped after epoch {epoch} of {epochs}: on_epoch gave True")
                 return run
-                raise KeyboardInterrupt
     if process.writes:
         if run.unfinished:
             run.drop_unfinished()  # measured while it was trained
@@ -290,6 +289,7 @@ def restore(run: Run, engine: Engine) -> tuple[int, int]:
         run.log(f"resumed at epoch {state['epoch']}, step {state['step']}")
     return state["epoch"], state["step"]
 
+
 def asked(on_epoch: Callable[[dict[str, Any]], object], line: dict[str, Any], run: Run, engine: Engine) -> bool:
     """Whether it has had enough, having seen an epoch's line; where it raises, there is a checkpoint first."""
     epoch, process = line["epoch"], engine.process
@@ -303,7 +303,6 @@ def asked(on_epoch: Callable[[dict[str, Any]], object], line: dict[str, Any], ru
             said = f"on_epoch had too little memory after epoch {epoch} ({first_line(error)})"
             raise PrelaxError(f"{said}; mend it, and resume goes on from there") from error
         raise
-
 
 
 def save(run: Run, engine: Engine, epoch: int, step: int) -> None:
@@ -341,29 +340,6 @@ def let_go(run: Run) -> None:
     """A folder in which nothing was trained is no run: the same command, mended, may begin in it."""
     if not run.metrics() and not (run.path / "checkpoint.pt").exists():
         (run.path / "config.yaml").unlink(missing_ok=True)
-
-
-def note_data(run: Run, images: ImageSet | ShardSet, recorded: bool = False, weights: Weights | None = None) -> None:
-    """What the run is trained on, to be recognised later (unless it is ``recorded``); what was left out, and why."""
-    if not recorded:
-        about: dict[str, Any] = {"images": len(images)}
-        if isinstance(images, ShardSet):
-            about["shards"], about["contents"] = images.digest, images.contents
-        else:
-            about["digest"], about["order"] = digests_of(images)
-        if weights is not None:
-            about["seen_before"] = weights.seen
-        about["labelled"] = 0 if images.labels is None else int((images.labels >= 0).sum())
-        about["first"] = images.paths[0] if images.paths else None
-        run.write("data.json", json.dumps(about) + "\n")
-    elif images.paths:  # they may have been moved
-        about = run.trained_on()
-        if about.get("first") != images.paths[0]:
-            run.write("data.json", json.dumps(about | {"first": images.paths[0]}) + "\n")
-    for note in images.notes:
-        run.log(note)
-    for path, reason in images.skipped:
-        run.log(f"skipped {path}: {reason}")
 
 
 def knn_probe(settings: Settings, engine: Engine, images: ImageSet | ShardSet) -> Callable[[], float]:

@@ -14,7 +14,7 @@ from prelax.evaluate.labels import digests_of
 from prelax.nets.backbones import asked_side, tried, width_of
 from prelax.run import Run
 from prelax.train.step import Objective
-from prelax.train.views import ViewMaker
+from prelax.train.views import ViewMaker, described
 
 
 def batch_of(settings: Settings, images: ImageSet | ShardSet, processes: int) -> int:
@@ -89,6 +89,19 @@ def check_apart(out: Path, data: DataSettings) -> None:
     places = [place.resolve() for place in (data.root, data.test_root) if place is not None]
     if out.is_dir() and ((data.source == "folder" and out in places) or scan(out).names):
         raise PrelaxError(f"{out} holds images, and a run is a folder of its own; choose another --out")
+
+
+def check_views(run: Run, settings: Settings) -> None:
+    """Refuses to go on with another augment.preset=MODULE:NAME than the run began with: it may have been edited."""
+    before, now = run.trained_on().get("views"), described(settings)
+    if now is None or not isinstance(before, list):
+        return
+    for number, (was, is_now) in enumerate(zip(before, now, strict=False), start=1):
+        if was != is_now:
+            raise PrelaxError(
+                f"{settings.augment.preset} is not what {run.path} began with: view {number} was {was}; bring that "
+                "back, or begin a new run"
+            )
 
 
 def check_data(run: Run, images: ImageSet | ShardSet) -> bool:

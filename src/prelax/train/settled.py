@@ -1,7 +1,8 @@
-"""The settings as a run keeps them: with whole paths, and with what its images and its first weights decide."""
+"""What a run keeps of how it began: its settings, with what images and first weights decide, and a record of both."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ from prelax.config import Settings, left_open
 from prelax.data import ImageSet, ShardSet
 from prelax.data.tars import remote
 from prelax.errors import PrelaxError
+from prelax.evaluate.labels import digests_of
+from prelax.loading import preprocess_of
 from prelax.run import START, Run
 from prelax.train.suit import with_values
+from prelax.train.views import described
 from prelax.weights import PUBLISHED, Weights, read_weights
 
 
@@ -69,3 +73,36 @@ def as_found(settings: Settings, images: ImageSet | ShardSet) -> Settings:
     found = {"image_size": images.shape[-1], "channels": images.shape[0]}
     wanted = {key: value for key, value in found.items() if getattr(settings.data, key) is None}
     return settings.model_copy(update={"data": settings.data.model_copy(update=wanted)})
+
+
+def note_data(
+    run: Run,
+    settings: Settings,
+    images: ImageSet | ShardSet,
+    recorded: bool = False,
+    weights: Weights | None = None,
+) -> None:
+    """What the run is trained on, to be recognised later (unless it is ``recorded``); what was left out, and why."""
+    if not recorded:
+        about: dict[str, Any] = {"images": len(images)}
+        if isinstance(images, ShardSet):
+            about["shards"], about["contents"] = images.digest, images.contents
+        else:
+            about["digest"], about["order"] = digests_of(images)
+        if weights is not None:
+            about["seen_before"] = weights.seen
+        about["labelled"] = 0 if images.labels is None else int((images.labels >= 0).sum())
+        about["first"] = images.paths[0] if images.paths else None
+        if (views := described(settings)) is not None:
+            about["views"] = views
+            pre = preprocess_of(settings, images.shape[0], images.shape[-1])
+            about["preprocess"] = {name: getattr(pre, name) for name in ("size", "mean", "std", "interpolation")}
+        run.write("data.json", json.dumps(about) + "\n")
+    elif images.paths:  # they may have been moved
+        about = run.trained_on()
+        if about.get("first") != images.paths[0]:
+            run.write("data.json", json.dumps(about | {"first": images.paths[0]}) + "\n")
+    for note in images.notes:
+        run.log(note)
+    for path, reason in images.skipped:
+        run.log(f"skipped {path}: {reason}")

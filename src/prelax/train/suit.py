@@ -20,6 +20,7 @@ from prelax.errors import PrelaxError
 from prelax.objectives import terms_of, without_angle
 from prelax.train.engine import Engine
 from prelax.train.processes import Process
+from prelax.train.views import plain_pipelines, size_of
 
 BATCH = {"cuda": 256, "cpu": 64}  # at most
 VISITS = {"cuda": 4_000_000, "cpu": 50_000}  # looks at an image over a run, about, for views of 128 px or more
@@ -89,7 +90,7 @@ def choices(settings: Settings, images: ImageSet | ShardSet, kind: str, processe
     """What is chosen by dotted key, where the settings leave it open; ``kind`` is cpu or cuda."""
     count, side = len(images), images.shape[-1]
     backbone = BACKBONE[kind] if left_open(settings, "model.backbone") else settings.model.backbone
-    size = settings.augment.size or min(view_size(side), VIEW[kind])
+    size = views_side(settings, side, kind)
     epochs = epochs_for(count, kind, size) if left_open(settings, "train.epochs") else settings.train.epochs
     found: dict[str, Any] = {
         "augment.size": size,
@@ -105,7 +106,16 @@ def choices(settings: Settings, images: ImageSet | ShardSet, kind: str, processe
     heads: dict[str, int] = SMALL_HEADS if backbone == "resnet8" else CPU_HEADS if kind == "cpu" else {}
     found |= {f"model.{key}": value for key, value in heads.items()}
     assert set(found) <= set(SUITED)  # resuming keeps these and no others
+    if ":" in settings.augment.preset:  # a user's own says it
+        del found["augment.size"]
     return {key: value for key, value in found.items() if left_open(settings, key)}
+
+
+def views_side(settings: Settings, side: int, kind: str) -> int:
+    """The side of the views of images of a side: as the settings or a user's own preset have it, else as it suits."""
+    if settings.augment.size is None and ":" in settings.augment.preset:
+        return size_of(plain_pipelines(settings, settings.data.channels or 3, side)[0], side)
+    return settings.augment.size or min(view_size(side), VIEW[kind])
 
 
 def view_size(side: int) -> int:
@@ -193,7 +203,7 @@ def reasons(settings: Settings, wanted: dict[str, Any], images: ImageSet | Shard
     if "train.epochs" in wanted:
         epochs = wanted["train.epochs"]
         why = {EPOCHS[kind][0]: "the fewest that are chosen", EPOCHS[kind][1]: "the most that are chosen"}.get(
-            epochs, f"about {visits(kind, settings.augment.size or wanted['augment.size']):,} looks at an image"
+            epochs, f"about {visits(kind, views_side(settings, side, kind)):,} looks at an image"
         )
         where = "CPU" if kind == "cpu" else "GPU"
         lines.append(f"{count:,} images: {epochs} epochs (train.epochs: {why} for a {where})")

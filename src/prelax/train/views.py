@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,7 +13,7 @@ from prelax import augment
 from prelax.config import Settings
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
-from prelax.objectives import ViewSpec, method
+from prelax.objectives import ViewSpec, method, weighed
 from prelax.record import Record, Target, View
 from prelax.train.step import Views
 
@@ -41,6 +42,7 @@ class ViewMaker:
         self.seed = settings.seed
         self.views: tuple[ViewSpec, ...] = method(settings.method.name).views
         one, two = plain_pipelines(settings, channels, image_size)
+        check_drawn(settings, one, two)
         self.size = size_of(one, image_size)
         self.specs: tuple[Target, ...] = one.specs_at((1, channels, image_size, image_size))
         self.small_size = settings.augment.small_size or max(self.size // 2, 4)
@@ -151,7 +153,8 @@ class ViewMaker:
 def plain_pipelines(settings: Settings, channels: int, image_size: int) -> tuple[augment.Pipeline, augment.Pipeline]:
     """What views 1 and 2 go through, whatever the method does with them; one and the same where they do not differ."""
     asked = settings.augment
-    size = asked.size or (image_size if image_size <= 64 else None)
+    own = ":" in asked.preset  # a user's, who has said how large views are
+    size = asked.size or (image_size if image_size <= 64 and not own else None)
     strengths = {name: getattr(asked, name) for name in STRENGTHS}
     for name in OF_COLOURS if channels != 3 else ():
         if strengths[name]:
@@ -161,10 +164,38 @@ def plain_pipelines(settings: Settings, channels: int, image_size: int) -> tuple
     return changed, changed if two is one else augment.adjust(two, **strengths)
 
 
+def check_drawn(settings: Settings, one: augment.Pipeline, two: augment.Pipeline) -> None:
+    """Refuses pipelines that draw nothing a pretext could ask for, or too little for what it asks of both views."""
+    asked, kinds = settings.method, {term.kind for term in weighed(settings.method)}
+    if not kinds & {"pl", "compare"}:
+        return
+    if not one.specs:
+        raise PrelaxError(
+            f"{asked.name} asks how its views were made, and those of augment.preset={settings.augment.preset} draw "
+            "nothing that has targets: take an augmentation that has, or method.name=simsiam"
+        )
+    if "compare" not in kinds and asked.std_tells != "difference":
+        return
+    names = {spec.name for spec in two.specs}
+    if lacking := [spec.name for spec in one.specs if spec.name not in names]:
+        raise PrelaxError(
+            f"{asked.name} asks how two views differ, and view 2 of augment.preset={settings.augment.preset} draws no "
+            f"{' and no '.join(lacking)}: let both have that augmentation, Maybe(..., 0.0) where it is not to be done"
+        )
+
+
 def size_of(pipeline: augment.Pipeline, image_size: int) -> int:
     """The side of the views that a pipeline makes of images of a size."""
-    crops = (op.size for op in pipeline.ops if isinstance(op, augment.Crop))
-    return next((size for size in crops if isinstance(size, int)), image_size)
+    return pipeline.output_shape((1, 3, image_size, image_size))[-1]
+
+
+def described(settings: Settings) -> list[str] | None:
+    """What a user's own preset does to views 1 and 2, in words that are the same in every process; None of others."""
+    if ":" not in settings.augment.preset:
+        return None
+    known = settings.data
+    lines = map(repr, plain_pipelines(settings, known.channels or 3, known.image_size or 32))
+    return [re.sub(r" at 0x[0-9a-f]+", "", line) for line in lines]
 
 
 def small_pipeline(one: augment.Pipeline, size: int, settings: Settings) -> augment.Pipeline:
