@@ -46,6 +46,13 @@ def test_an_augmentation_of_ones_own_can_be_relaxed() -> None:
     assert 0 < example("own_augmentation").main() < 3
 
 
+def test_views_of_ones_own_teach_until_one_has_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    assert example("own_views").main(wanted=90.0) >= 90.0
+    said = capsys.readouterr().out
+    assert "stopped, resume=True would go on" in said
+    assert "of 30 epochs" in said
+
+
 def test_the_crop_can_be_relaxed_for_scans() -> None:
     assert example("medical_crop").main() > 40  # guessing: 20
 
