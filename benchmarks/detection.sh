@@ -26,14 +26,15 @@ python - "$out" <<'END'
 import json, pathlib, sys
 
 rows = [json.loads(path.read_text()) for path in sorted(pathlib.Path(sys.argv[1]).glob("*/detection.json"))]
-print("| model | start | loss, first to last epoch | box AP | AP50 | AP75 | mask AP | seconds |")
-print("|---|---|---|---|---|---|---|---|")
+print("| model | start | loss, first to last epoch | box AP | AP50 | AP75 | mask AP | box AR, any class | seconds |")
+print("|---|---|---|---|---|---|---|---|---|")
 for row in rows:
     first, last = row["curve"][0]["loss"], row["curve"][-1]["loss"]
     box, spread, mask = row["box"], row["box_standard_error"]["AP"], row["mask"]
     cells = [row["model"], pathlib.Path(row["start"]["name"]).name, f"{first:.2f} to {last:.2f}"]
     cells += [f"{box['AP']:.1f} ± {spread:.1f}", f"{box['AP50']:.1f}", f"{box['AP75']:.1f}"]
-    cells += [f"{mask['AP']:.1f}" if mask else "–", f"{row['seconds']:.0f}"]
+    anything, error = row["box_any_class"]["AR"], row["box_any_class_standard_error"]["AR"]
+    cells += [f"{mask['AP']:.1f}" if mask else "–", f"{anything:.1f} ± {error:.1f}", f"{row['seconds']:.0f}"]
     print("| " + " | ".join(cells) + " |")
 END
 [ "$(find "$out" -name detection.json | wc -l)" -ge $((2 * $#)) ] || { echo "not every detector was made" >&2; exit 1; }

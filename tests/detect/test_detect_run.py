@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from prelax.cli import main
 from prelax.detect import DetectSettings, average_precision, detect, read_coco
-from prelax.detect.score import standard_error
+from prelax.detect.score import redrawn, standard_error
 from prelax.errors import PrelaxError
 
 SMALL: dict[str, Any] = {"batch": 1, "size": 64, "workers": 0, "device": "cpu", "score": 0.0, "draws": 5}
@@ -50,13 +50,34 @@ def test_the_annotations_themselves_score_100_and_nothing_scores_0(toy: Path) ->
         assert found["AP_large"] is None
         none = average_precision(val, [], kind)
         assert (none["AP"], none["AP50"], none["AP75"]) == (0.0, 0.0, 0.0)
+        assert (found["AR"], none["AR"]) == (100.0, 0.0)
     half = [result for result in best if result["category_id"] == 10]
     assert average_precision(val, half)["AP"] == 50.0
 
 
+def test_of_any_class_an_object_is_found_whatever_it_is_called(toy: Path) -> None:
+    val, best = read_coco(toy, "val", masks=True), perfect(toy)
+    swapped = [result | {"category_id": 30 - result["category_id"]} for result in best]  # 10 and 20
+    for kind in ("box", "mask"):
+        assert average_precision(val, swapped, kind)["AP"] == 0.0
+        assert average_precision(val, swapped, kind, any_class=True)["AP"] == 100.0
+        assert standard_error(val, swapped, kind, draws=5, any_class=True)["AR"] == 0.0
+    half = [result for result in swapped if result["category_id"] == 10]
+    assert average_precision(val, half, any_class=True)["AR"] == 50.0
+    assert average_precision(val, [], any_class=True)["AP"] == 0.0
+
+
+def test_detectors_are_compared_on_the_same_draws_of_images(toy: Path) -> None:
+    val, best = read_coco(toy, "val"), perfect(toy)
+    one = [result for result in best if result["image_id"] == 7]
+    other = [result | {"score": 0.8} for result in one]  # finds the same
+    assert redrawn(val, one, draws=20).std(axis=0)[0] > 0
+    assert np.array_equal(redrawn(val, one, draws=20), redrawn(val, other, draws=20))
+
+
 def test_the_standard_error_is_that_of_drawing_images_anew(toy: Path) -> None:
     val, best = read_coco(toy, "val", masks=True), perfect(toy)
-    assert standard_error(val, best, "mask", draws=20) == {"AP": 0.0, "AP50": 0.0, "AP75": 0.0}
+    assert standard_error(val, best, "mask", draws=20) == {"AP": 0.0, "AP50": 0.0, "AP75": 0.0, "AR": 0.0}
     assert standard_error(val, [], draws=20)["AP"] == 0.0
     one = [result for result in best if result["image_id"] == 7]
     both = average_precision(val, one)["AP"]
@@ -88,7 +109,10 @@ def test_a_run_learns_and_a_stopped_one_goes_on_as_if_it_had_not_been(
     assert result["predictions"] > 0
     assert set(result["box"]) >= {"AP", "AP50", "AP75"}
     assert result["mask"] is None
-    assert set(result["box_standard_error"]) == {"AP", "AP50", "AP75"}
+    assert set(result["box_standard_error"]) == {"AP", "AP50", "AP75", "AR"}
+    assert set(result["box_any_class_standard_error"]) == {"AP", "AP50", "AP75", "AR"}
+    assert result["box_any_class"]["AR"] >= 0.0
+    assert result["mask_any_class"] is None
     assert result["start"]["backbone"] == "resnet18"
     written = json.loads((tmp_path / "whole" / "detection.json").read_text())
     assert written["curve"] == result["curve"]

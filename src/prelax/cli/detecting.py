@@ -90,10 +90,12 @@ def detect(
 
 
 def rows(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """The scores as a table: boxes, and outlines where there are any."""
+    """The scores as a table: boxes, and outlines where there are any; then without regard to what they are called."""
     first, last = result["curve"][0]["loss"], result["curve"][-1]["loss"]
     return [
-        {"of": kind, **result[kind], "loss": f"{first:.3f} to {last:.3f}"} for kind in ("box", "mask") if result[kind]
+        {"of": kind.replace("_any_class", ", any class"), **result[kind], "loss": f"{first:.3f} to {last:.3f}"}
+        for kind in ("box", "box_any_class", "mask", "mask_any_class")
+        if result[kind]
     ]
 
 

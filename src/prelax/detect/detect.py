@@ -6,7 +6,7 @@ checkpoint.pt          written whole or not at all, after an epoch once a minute
 detector.safetensors   the trained detector, in torchvision's names
 predictions.json       COCO results on the validation images, as pycocotools' loadRes takes them
 predictions.png        a few of them, drawn
-detection.json         AP, AP50, AP75 of boxes and masks, the loss curve, the settings
+detection.json         AP, AP50, AP75, AR of boxes and masks, by category and of any, the loss curve, the settings
 """
 
 from __future__ import annotations
@@ -360,8 +360,10 @@ def finish(
     draws = result["settings"]["draws"]
     for kind in ("box", "mask"):
         scored = kind == "box" or masks
-        result[kind] = average_precision(val, found, kind) if scored else None
-        result[f"{kind}_standard_error"] = standard_error(val, found, kind, draws) if scored and draws else None
+        for name, any_class in ((kind, False), (f"{kind}_any_class", True)):
+            result[name] = average_precision(val, found, kind, any_class) if scored else None
+            spread = standard_error(val, found, kind, draws, any_class) if scored and draws else None
+            result[f"{name}_standard_error"] = spread
     result["predictions"] = len(found)
     result |= {"date": now(), "prelax": prelax.__version__}
     target = folder.path / "detector.safetensors"

@@ -17,6 +17,8 @@ from prelax.draws import Draws
 from prelax.train.processes import Process
 
 MEASURES = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")  # the first six figures of COCOeval
+RECALL = 8  # the ninth: of the objects, how many are among the 100 best boxes
+REDRAWN = ("AP", "AP50", "AP75", "AR")  # those that have a standard error
 SCORE_BATCH = 8
 
 
@@ -63,31 +65,46 @@ def as_results(output: dict[str, Tensor], image: int, numbers: list[int]) -> lis
     return results
 
 
-def average_precision(val: CocoSet, results: list[dict[str, Any]], kind: str = "box") -> dict[str, float | None]:
-    """AP, AP50, AP75 and AP by size of COCO results, in percent; None where there is nothing of a size.
+def average_precision(
+    val: CocoSet, results: list[dict[str, Any]], kind: str = "box", any_class: bool = False
+) -> dict[str, float | None]:
+    """AP, AP50, AP75, AP by size and AR of COCO results, in percent; None where there is nothing of a size.
 
     Args:
         kind: ``box`` or ``mask``.
+        any_class: all categories are one: whether objects are found, not what they are called. A mean over categories
+            of a few objects each says little; this has all objects in it.
     """
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints what it does
-        judge = judged(val, results, kind)
+        judge = judged(val, results, kind, any_class)
         judge.evaluate()
         judge.accumulate()
         judge.summarize()
-    figures = [float(value) for value in judge.stats[: len(MEASURES)]]
-    return {name: round(100 * value, 3) if value >= 0 else None for name, value in zip(MEASURES, figures, strict=True)}
+    figures = dict(zip(MEASURES, judge.stats, strict=False)) | {"AR": judge.stats[RECALL]}
+    return {name: round(100 * float(value), 3) if value >= 0 else None for name, value in figures.items()}
 
 
 def standard_error(
-    val: CocoSet, results: list[dict[str, Any]], kind: str = "box", draws: int = 100
+    val: CocoSet, results: list[dict[str, Any]], kind: str = "box", draws: int = 100, any_class: bool = False
 ) -> dict[str, float]:
-    """How far AP, AP50 and AP75 would move with other images of the same kind, in percent.
+    """How far AP, AP50, AP75 and AR would move with other images of the same kind, in percent.
 
     The standard deviation over ``draws`` sets of as many images, drawn from these with replacement. What another
     training would change is not in it.
     """
+    spread = np.std(redrawn(val, results, kind, draws, any_class), axis=0, ddof=1)
+    return {name: round(float(value), 3) for name, value in zip(REDRAWN, spread, strict=True)}
+
+
+def redrawn(
+    val: CocoSet, results: list[dict[str, Any]], kind: str = "box", draws: int = 100, any_class: bool = False
+) -> np.ndarray:
+    """AP, AP50, AP75 and AR over sets of as many images drawn with replacement, in percent: a row a draw.
+
+    The draws are the same for all results, so the difference of two detectors' figures has a spread of its own.
+    """
     with contextlib.redirect_stdout(io.StringIO()):
-        judge = judged(val, results, kind)
+        judge = judged(val, results, kind, any_class)
         judge.params.areaRng, judge.params.areaRngLbl = judge.params.areaRng[:1], judge.params.areaRngLbl[:1]
         judge.params.maxDets = judge.params.maxDets[-1:]
         judge.evaluate()
@@ -99,9 +116,9 @@ def standard_error(
             judge.evalImgs = [category[place] for category in once for place in taken]
             judge.accumulate()
             precision = judge.eval["precision"]  # thresholds x recalls x categories x 1 x 1
-            figures.append([100 * mean_of(part) for part in (precision, precision[0], precision[5])])
-    spread = np.std(figures, axis=0, ddof=1)
-    return {name: round(float(value), 3) for name, value in zip(MEASURES, spread, strict=False)}
+            parts = (precision, precision[0], precision[5], judge.eval["recall"])
+            figures.append([100 * mean_of(part) for part in parts])
+    return np.array(figures)
 
 
 def mean_of(precision: np.ndarray) -> float:
@@ -110,7 +127,7 @@ def mean_of(precision: np.ndarray) -> float:
     return float(known.mean()) if known.size else 0.0
 
 
-def judged(val: CocoSet, results: list[dict[str, Any]], kind: str) -> Any:
+def judged(val: CocoSet, results: list[dict[str, Any]], kind: str, any_class: bool = False) -> Any:
     """pycocotools' judge of some results."""
     coco, cocoeval = pycocotools().coco, pycocotools().cocoeval
     truth = index(coco.COCO(), val, [thing for things in val.objects for thing in things])
@@ -119,7 +136,9 @@ def judged(val: CocoSet, results: list[dict[str, Any]], kind: str) -> Any:
         found = truth.loadRes([{key: result[key] for key in fields} for result in results])
     else:  # which loadRes does not take
         found = index(coco.COCO(), val, [])
-    return cocoeval.COCOeval(truth, found, "bbox" if kind == "box" else "segm")
+    judge = cocoeval.COCOeval(truth, found, "bbox" if kind == "box" else "segm")
+    judge.params.useCats = int(not any_class)
+    return judge
 
 
 def index(coco: Any, val: CocoSet, annotations: list[dict[str, Any]]) -> Any:
