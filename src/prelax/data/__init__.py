@@ -57,7 +57,8 @@ SOURCES: dict[str, str] = {
     "tiny-imagenet": "100,000 + 10,000 images, 200 classes, brought to 32 px; data.root is tiny-imagenet-200",
     "imagenette": "9,469 + 3,925 photos, 10 classes of ImageNet; data.root holds train/ and val/",
     "imagenet": "1.28 million + 50,000 photos, 1,000 classes, at 256 px; data.root holds train/ and val/",
-    "folder": "any tree of images under data.root: class sub-folders, a CSV (data.labels), or no labels; or shards",
+    "folder": "any tree of images under data.root: class sub-folders, a CSV (data.labels), or no labels; or shards; "
+    "or one .npy or .npz file",
 }
 
 
@@ -80,6 +81,7 @@ def load(settings: DataSettings, split: str = "train", progress: Progress | None
         progress: called with (files done, files in all) while files are decoded; `bar` gives one that draws.
     """
     from prelax.config import nearest
+    from prelax.data.arrays import is_arrays, load_arrays
     from prelax.data.cifar import load_cifar
     from prelax.data.digits import load_digits
     from prelax.data.folder import load_folder
@@ -93,7 +95,8 @@ def load(settings: DataSettings, split: str = "train", progress: Progress | None
     if only_shards(settings):
         raise PrelaxError("the images are in shards (data.shards), which are only trained on; name others with --on")
     if settings.source == "folder":
-        return load_folder(settings, split, progress)
+        arrays = settings.root is not None and is_arrays(settings.root.expanduser())
+        return (load_arrays if arrays else load_folder)(settings, split, progress)
     if settings.source in ("tiny-imagenet", "imagenette", "imagenet"):
         return load_known(settings, split, progress)
     whole = load_digits(settings, split) if settings.source == "digits" else load_cifar(settings, split)

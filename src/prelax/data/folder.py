@@ -142,7 +142,9 @@ def _folder(path: Path | None, key: str) -> Path:
     path = path.expanduser()
     if not path.is_dir():
         if path.exists():
-            raise PrelaxError(f"{key}: {path} is not a folder; name the folder the images are in")
+            raise PrelaxError(
+                f"{key}: {path} is not a folder; name the folder the images are in, or a .npy or .npz file of them"
+            )
         raise PrelaxError(
             f"{key}: {path} is not there; if the images were moved, tell the run where they are now: "
             f"`prelax pretrain RUN --resume {key}=FOLDER` (a run that is finished is not trained again)"

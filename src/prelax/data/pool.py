@@ -9,14 +9,14 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 
 import numpy as np
 
-from prelax.data.decode import Plan, decode_many
+from prelax.data.decode import Plan, Source, decode_many
 from prelax.data.memory import core_count
 from prelax.errors import PrelaxError
 
@@ -72,10 +72,11 @@ def end_with_parent() -> None:
         threading.Thread(target=watch, name="prelax-parent", daemon=True).start()
 
 
-def decode_all(paths: list[str], plan: Plan, workers: int | None) -> Iterator[Block]:
+def decode_all(paths: Sequence[Source], plan: Plan, workers: int | None) -> Iterator[Block]:
     """Decoded blocks in the order of ``paths``, each with None or a reason for each of its files.
 
     Args:
+        paths: of files, or their contents.
         workers: processes; None for one a core, 0 to decode in this process.
     """
     chunks = (paths[start : start + CHUNK] for start in range(0, len(paths), CHUNK))

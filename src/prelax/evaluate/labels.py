@@ -20,9 +20,10 @@ def labelled(images: ImageSet, split: str = "") -> ImageSet:
     """The images of a set that have a label."""
     if images.labels is None or not bool((images.labels >= 0).any()):
         of = f" {split} images of" if split else " images of"
+        how = "FILE.npy (one an image)" if images.name.lower().endswith(".npy") else "FILE.csv (path,label)"
         raise PrelaxError(
             f"none of the {len(images)}{of} {images.name} has a label to evaluate with; give them with "
-            "--labels FILE.csv (path,label), use --on with a labelled dataset, or `prelax embed`"
+            f"--labels {how}, use --on with a labelled dataset, or `prelax embed`"
         )
     known = images.labels >= 0
     return images if bool(known.all()) else subset(images, known.nonzero()[:, 0])

@@ -13,6 +13,7 @@ import torch
 from prelax.collectives import rank
 from prelax.config import DataSettings, EvaluateSettings, nearest
 from prelax.data import SOURCES
+from prelax.data.arrays import is_arrays
 from prelax.errors import PrelaxError
 from prelax.evaluate.finetune import finetune
 from prelax.evaluate.probe import (
@@ -159,7 +160,7 @@ def free_name(run: Run, name: str, root: str | None) -> str:
 
 
 def dataset(on: DataSettings | str | None, own: DataSettings, channels: int) -> DataSettings | None:
-    """What ``on`` names: settings as they are, a source beside the run's own, or a folder of images."""
+    """What ``on`` names: settings as they are, a source beside the run's own, a folder or an array file of images."""
     if on is None or isinstance(on, DataSettings):
         return on
     if on in SOURCES:
@@ -168,9 +169,9 @@ def dataset(on: DataSettings | str | None, own: DataSettings, channels: int) -> 
         other = {"source": on, "image_size": image_size_on(on, own), "channels": channels}
         other |= dict.fromkeys(("test_root", "labels", "limit", *(("root",) if own.source == "folder" else ())))
         return own.model_copy(update=other)
-    if Path(on).is_dir():
+    if Path(on).is_dir() or is_arrays(Path(on)):
         return DataSettings(source="folder", root=Path(on), image_size=own.image_size, channels=channels)
-    raise PrelaxError(f"no dataset {on!r}, and no folder of that name{nearest(on, SOURCES)}")
+    raise PrelaxError(f"no dataset {on!r}, and no folder or .npy or .npz file of that name{nearest(on, SOURCES)}")
 
 
 def image_size_on(source: str, own: DataSettings) -> int | None:
