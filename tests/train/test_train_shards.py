@@ -136,12 +136,13 @@ def test_a_shard_that_cannot_be_read_any_more_costs_no_step(
 def test_a_shard_that_another_process_cannot_read_costs_no_step(
     shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # One of two processes, its partner left out, which has no images for the third step of the second epoch.
+    # One of two processes, its partner left out, which has no images for the third step of the second epoch. All are
+    # asked at each of eight steps, and twice after an epoch: whether on_epoch failed, and what it said.
     training, asked = sys.modules["prelax.train.pretrain"], iter(range(1000))
     monkeypatch.setattr(training, "joined", lambda device: contextlib.nullcontext(Process(rank=0, world=2)))
     monkeypatch.setattr(training, "wait_for_all", lambda process: None)
     monkeypatch.setattr(training, "any_of", lambda process, flag: flag)
-    monkeypatch.setattr("prelax.train.processes.any_of", lambda process, flag: flag or next(asked) == 8 + 2)
+    monkeypatch.setattr("prelax.train.processes.any_of", lambda process, flag: flag or next(asked) == 8 + 2 + 2)
     settings = resolve("folder", [*words(shards), "train.checkpoint_every=100"])
     with pytest.raises(PrelaxError, match=r"another process cannot read its images; .* --resume` goes on from epoch 2"):
         pretrain(settings, tmp_path / "run", progress=False)
