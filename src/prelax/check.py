@@ -41,9 +41,10 @@ def check(settings: Settings) -> Settings:
         check_asks(settings)
     root = settings.data.root
     if root is not None and not settings.data.download and not root.expanduser().exists():
+        what = "file" if root.suffix.lower() in (".npy", ".npz") else "folder"
         raise PrelaxError(
-            f"data.root: there is no folder {root.expanduser().absolute()}; check the path (if the images were moved: "
-            "data.root=FOLDER says where they are now)"
+            f"data.root: there is no {what} {root.expanduser().absolute()}; check the path (if the images were moved: "
+            f"data.root={what.upper()} says where they are now)"
         )
     if settings.data.shards is not None:
         expand(settings.data.shards)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from numpy.random import default_rng
 
+from prelax.check import check
 from prelax.cli import main
 from prelax.config import DataSettings, resolve
 from prelax.data import ImageSet, disjoint, load
@@ -141,6 +142,11 @@ def test_what_cannot_be_images_is_refused_in_a_line_that_says_why(tmp_path: Path
     np.savez(tmp_path / "two.npz", images=PIXELS, x=PIXELS)
     with pytest.raises(PrelaxError, match="two arrays of train images"):
         of(tmp_path / "two.npz")
+
+
+def test_a_missing_file_is_called_a_file() -> None:
+    with pytest.raises(PrelaxError, match=r"there is no file .*nowhere\.npz"):
+        check(resolve("folder", ["data.root=nowhere.npz"]))
 
 
 def test_another_file_may_hold_the_test_images(tmp_path: Path) -> None:
