@@ -126,6 +126,10 @@ def test_what_cannot_be_images_is_refused_in_a_line_that_says_why(tmp_path: Path
     for name in ("torn.npy", "torn.npz", "objects.npy"):
         with pytest.raises(PrelaxError, match=f"{name} cannot be read as a NumPy file"):
             of(tmp_path / name)
+    whole = medmnist(tmp_path / "whole.npz").read_bytes()
+    (tmp_path / "flipped.npz").write_bytes(whole[:2000] + bytes(byte ^ 255 for byte in whole[2000:2400]) + whole[2400:])
+    with pytest.raises(PrelaxError, match=r"flipped\.npz:train_images cannot be read"):
+        of(tmp_path / "flipped.npz")
     np.savez(tmp_path / "other.npz", weights=PIXELS, bias=LABELS)
     with pytest.raises(PrelaxError, match=r"no array of images among weights .*train_images"):
         of(tmp_path / "other.npz")

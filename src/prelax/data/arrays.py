@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +50,11 @@ class Stored:
                 f"{self} needs {gigabytes(need)} of memory and {gigabytes(have)} are free: save it as a .npy file of "
                 "its own (numpy.save), which is read a part at a time"
             )
-        with np.load(self.file, allow_pickle=False) as arrays:
-            return np.asarray(arrays[self.member])
+        try:
+            with np.load(self.file, allow_pickle=False) as arrays:
+                return np.asarray(arrays[self.member])
+        except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+            raise PrelaxError(f"{self} cannot be read: {reason(error)}; the file may be damaged") from None
 
     def __str__(self) -> str:
         return f"{self.file}" if self.member is None else f"{self.file}:{self.member}"
@@ -251,7 +255,7 @@ def headers(file: Path) -> dict[str, Stored]:
                     shape, _, dtype = read[np.lib.format.read_magic(member)[0]](member)
                 found[name.removesuffix(".npy")] = Stored(file, name.removesuffix(".npy"), shape, dtype)
         return found
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
         raise PrelaxError(f"{file} cannot be read as a NumPy file: {reason(error)}") from None
 
 
