@@ -24,7 +24,7 @@ def transfer(
         typer.Option(
             "--on",
             metavar="NAME[=ROOT]",
-            help="A dataset, with its folder, or a folder of images; repeat for more. Default: all the runs' own.",
+            help="A dataset, with its folder, or a folder or .npz of images; repeat for more. Default: the runs' own.",
         ),
     ] = None,
     protocol: Annotated[
