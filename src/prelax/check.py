@@ -18,6 +18,7 @@ def check(settings: Settings) -> Settings:
     """
     from prelax.augment import OPERATIONS, PRESETS, operation
     from prelax.data import SOURCES
+    from prelax.data.stored import ENDINGS
     from prelax.data.tars import expand
     from prelax.nets import check_backbone_name
     from prelax.objectives import METHODS, method, weighed
@@ -41,7 +42,7 @@ def check(settings: Settings) -> Settings:
         check_asks(settings)
     root = settings.data.root
     if root is not None and not settings.data.download and not root.expanduser().exists():
-        what = "file" if root.suffix.lower() in (".npy", ".npz") else "folder"
+        what = "file" if root.suffix.lower() in ENDINGS else "folder"
         raise PrelaxError(
             f"data.root: there is no {what} {root.expanduser().absolute()}; check the path (if the images were moved: "
             f"data.root={what.upper()} says where they are now)"

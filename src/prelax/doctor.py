@@ -23,6 +23,7 @@ EXTRAS = {
     "faiss": "search in large sets",
     "pyarrow": "`prelax embed` to parquet",
     "webdataset": "shards",
+    "h5py": "HDF5 files of images",
     "tensorboard": "logs",
     "onnx": "`prelax export --to onnx`",
     "kornia": "`prelax bench augment` beside kornia",

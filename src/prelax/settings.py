@@ -18,7 +18,9 @@ class Section(BaseModel):
 
 class DataSettings(Section):
     source: str = Field("digits", description="a name of `prelax list datasets`")
-    root: Path | None = Field(None, description="where the files are; of folder: or a .npy or .npz file of all images")
+    root: Path | None = Field(
+        None, description="where the files are; of folder: or a .npy, .npz or .h5 file of all images"
+    )
     test_root: Path | None = Field(None, description="folder: a second tree of labelled images to evaluate on")
     download: bool = Field(False, description="fetch the files of cifar10 and cifar100 when they are missing")
     shards: str | None = Field(
@@ -27,7 +29,7 @@ class DataSettings(Section):
     mix: int = Field(8, ge=1, le=1024, description="shards: a batch is drawn from this many of them at a time")
     image_size: int | None = Field(None, ge=4, le=4096, description="side in pixels images are decoded to; by source")
     channels: int | None = Field(None, ge=1, le=64, description="1 grey, 3 colour; by source")
-    labels: Path | None = Field(None, description="folder: a CSV of path,label; of a .npy of images: a .npy of labels")
+    labels: Path | None = Field(None, description="folder: a CSV of path,label; of an array of images: one of labels")
     test_fraction: float = Field(0.1, ge=0.0, lt=1.0, description="folder: share held out when there is no test_root")
     limit: int | None = Field(None, ge=1, le=10**12, description="use only this many training images (a quick pass)")
     cache: Path | None = Field(None, description="folder for decoded pixels; default ~/.cache/prelax")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -139,13 +140,49 @@ def test_what_cannot_be_images_is_refused_in_a_line_that_says_why(tmp_path: Path
     np.savez(tmp_path / "test.npz", test_images=PIXELS)
     with pytest.raises(PrelaxError, match="no training images"):
         of(tmp_path / "test.npz")
+    (tmp_path / "labels.csv").write_text("0,cat\n")
     with pytest.raises(PrelaxError, match=r"a \.npy file too"):
-        of(tmp_path / "whole.npy", labels=tmp_path / "torn.npz")
+        of(tmp_path / "whole.npy", labels=tmp_path / "labels.csv")
     with pytest.raises(PrelaxError, match="are an array in it"):
         of(medmnist(tmp_path / "m.npz"), labels=tmp_path / "whole.npy")
     np.savez(tmp_path / "two.npz", images=PIXELS, x=PIXELS)
     with pytest.raises(PrelaxError, match="two arrays of train images"):
         of(tmp_path / "two.npz")
+
+
+def test_hdf5_holds_images_and_labels_as_a_npz_does(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "galaxies.h5", "w") as file:  # as Galaxy10 has them
+        file.create_dataset("images", data=PIXELS, chunks=(7, 32, 32, 3), compression="gzip")
+        file["ans"], file["redshift"] = LABELS, LABELS / 7
+    found = of(tmp_path / "galaxies.h5", test_fraction=0.0)
+    assert torch.equal(found.images, torch.from_numpy(PIXELS).permute(0, 3, 1, 2))
+    assert found.labels is not None
+    assert found.labels.tolist() == LABELS.tolist()
+    with h5py.File(tmp_path / "x.h5", "w") as file, h5py.File(tmp_path / "y.h5", "w") as other:  # as PCam has them
+        file["x"], other["y"] = PIXELS[:40], LABELS[:40].reshape(-1, 1, 1, 1)
+    apart = of(tmp_path / "x.h5", labels=tmp_path / "y.h5", test_fraction=0.0)
+    assert apart.labels is not None
+    assert apart.labels.tolist() == LABELS[:40].tolist()
+    with h5py.File(tmp_path / "groups.hdf5", "w") as file:
+        file["train/images"], file["test/images"] = PIXELS[:40], PIXELS[40:]
+        file["train/labels"] = ["cat", "dog", "eel", "cat"] * 10
+        file["test/labels"] = ["dog"] * 20
+    groups = of(tmp_path / "groups.hdf5", "test")
+    assert (len(groups), groups.classes) == (20, ["cat", "dog", "eel"])
+    assert groups.labels is not None
+    assert set(groups.labels.tolist()) == {1}
+    (tmp_path / "torn.h5").write_bytes((tmp_path / "galaxies.h5").read_bytes()[:3000])
+    with pytest.raises(PrelaxError, match=r"torn\.h5 cannot be read as an HDF5 file"):
+        of(tmp_path / "torn.h5")
+
+
+def test_a_damaged_part_of_an_hdf5_file_is_told_in_a_line(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("images", data=PIXELS, chunks=(60, 32, 32, 3), compression="gzip")
+    whole = (tmp_path / "a.h5").read_bytes()
+    (tmp_path / "a.h5").write_bytes(whole[:90_000] + bytes(4000) + whole[94_000:])
+    with pytest.raises(PrelaxError, match=r"a part of .*a\.h5:images cannot be read"):
+        of(tmp_path / "a.h5")
 
 
 def test_a_missing_file_is_called_a_file() -> None:
@@ -158,7 +195,7 @@ def test_another_file_may_hold_the_test_images(tmp_path: Path) -> None:
     assert len(of(file, "train", test_root=other)) == 40
     test = of(file, "test", test_root=other)
     assert (len(test), test.classes) == (10, ["0", "1", "2"])
-    with pytest.raises(PrelaxError, match=r"no \.npy or \.npz file"):
+    with pytest.raises(PrelaxError, match="no file of arrays"):
         of(file, "test", test_root=tmp_path)
 
 

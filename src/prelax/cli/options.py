@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 On = Annotated[
     str | None,
-    typer.Option("--on", help="Another dataset, or a folder (or .npy, .npz file) of images; default the run's own."),
+    typer.Option("--on", help="Another dataset, or a folder (or .npz, .h5 file) of images; default the run's own."),
 ]
 Root = Annotated[Path | None, typer.Option("--root", help="Where the files of --on are.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]

@@ -58,7 +58,7 @@ SOURCES: dict[str, str] = {
     "imagenette": "9,469 + 3,925 photos, 10 classes of ImageNet; data.root holds train/ and val/",
     "imagenet": "1.28 million + 50,000 photos, 1,000 classes, at 256 px; data.root holds train/ and val/",
     "folder": "any tree of images under data.root: class sub-folders, a CSV (data.labels), or no labels; or shards; "
-    "or one .npy or .npz file",
+    "or one .npy, .npz or .h5 file",
 }
 
 

@@ -1,11 +1,9 @@
-"""All images of a set in one file: a NumPy array (``.npy``), or arrays with their labels (``.npz``, as MedMNIST's)."""
+"""All images of a set in one file: an array (``.npy``), or arrays with their labels (``.npz``, HDF5)."""
 
 from __future__ import annotations
 
 import io
 import re
-import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,44 +18,15 @@ from prelax.data.decode import MAX_CHANNELS, Plan, reason
 from prelax.data.folder import NothingHeldOut, Progress, survey
 from prelax.data.images import ImageSet
 from prelax.data.listing import class_names, held_out
-from prelax.data.memory import available_memory, gigabytes
+from prelax.data.memory import gigabytes
 from prelax.data.pool import decode_all
+from prelax.data.stored import ENDINGS, Stored, headers
 from prelax.draws import Draws
 from prelax.errors import PrelaxError, printable
 
-ENDINGS = (".npy", ".npz")
 IMAGES = ("", "images", "image", "imgs", "x", "data", "arr_0")  # with nothing but the split: train=, test=
-LABELS = ("labels", "label", "y", "targets", "target", "classes")
+LABELS = ("labels", "label", "y", "targets", "target", "classes", "ans")
 SPLITS = {"train": "train", "training": "train", "test": "test", "val": "val", "valid": "val", "validation": "val"}
-
-
-@dataclass(frozen=True)
-class Stored:
-    """An array in a file, by its header; the numbers are read when asked for."""
-
-    file: Path
-    member: str | None  # of a .npz
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-    def read(self) -> np.ndarray:
-        """The array: mapped where it is a file of its own, else in memory."""
-        if self.member is None:
-            return np.asarray(np.load(self.file, mmap_mode="r", allow_pickle=False))
-        need, have = int(np.prod(self.shape)) * self.dtype.itemsize, available_memory()
-        if need > 0.8 * have:
-            raise PrelaxError(
-                f"{self} needs {gigabytes(need)} of memory and {gigabytes(have)} are free: save it as a .npy file of "
-                "its own (numpy.save), which is read a part at a time"
-            )
-        try:
-            with np.load(self.file, allow_pickle=False) as arrays:
-                return np.asarray(arrays[self.member])
-        except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-            raise PrelaxError(f"{self} cannot be read: {reason(error)}; the file may be damaged") from None
-
-    def __str__(self) -> str:
-        return f"{self.file}" if self.member is None else f"{self.file}:{self.member}"
 
 
 @dataclass(frozen=True)
@@ -89,9 +58,7 @@ def load_arrays(settings: DataSettings, split: str, progress: Progress | None = 
     if settings.test_root is not None:
         other = settings.test_root.expanduser()
         if not is_arrays(other):
-            raise PrelaxError(
-                f"data.test_root: {other} is no .npy or .npz file, which it is to be where data.root is one"
-            )
+            raise PrelaxError(f"data.test_root: {other} is no file of arrays, which it is to be where data.root is one")
         theirs = parts_of(other)
         test = theirs.get("test") or theirs.get("val") or theirs["train"]
     labels, odd = labels_of(train, settings.labels)
@@ -144,7 +111,7 @@ def decoded(
         count=len(rows),
         plan=plan,
         paths=paths.__getitem__,
-        blocks=lambda: decode_all(Rows(stored.read(), rows), plan, settings.workers),
+        blocks=lambda: decode_all(Rows(stored.open(), rows, stored), plan, settings.workers),
         progress=progress,
         notes=notes,
     )
@@ -169,8 +136,8 @@ def decoded(
 class Rows(Sequence[bytes]):
     """Some images of an array, each as the contents of a ``.npy`` file."""
 
-    def __init__(self, images: np.ndarray, rows: np.ndarray) -> None:
-        self.images, self.rows = images, rows
+    def __init__(self, images: np.ndarray, rows: np.ndarray, name: object) -> None:
+        self.images, self.rows, self.name = images, rows, name
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -182,9 +149,11 @@ class Rows(Sequence[bytes]):
     def __getitem__(self, at: slice) -> list[bytes]: ...
 
     def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
-        if isinstance(at, slice):
-            return [contents(self.images[row]) for row in self.rows[at]]
-        return contents(self.images[self.rows[at]])
+        try:
+            found = self.images[self.rows[at]]
+        except (OSError, RuntimeError) as error:  # HDF5 reads now
+            raise PrelaxError(f"a part of {self.name} cannot be read: {reason(error)}; it may be damaged") from None
+        return [contents(image) for image in found] if isinstance(at, slice) else contents(found)
 
 
 def contents(image: np.ndarray) -> bytes:
@@ -199,8 +168,8 @@ def plan_of(stored: Stored, settings: DataSettings) -> tuple[Plan, list[str]]:
     if stored.dtype in (np.uint8, np.bool_):
         images = np.zeros((1, *stored.shape[1:]), stored.dtype)
     else:
-        images = stored.read()
-    rows = Rows(images, np.arange(len(images)))
+        images = stored.open()
+    rows = Rows(images, np.arange(len(images)), stored)
     return survey(rows.__getitem__, len(rows), settings.image_size, settings.channels)
 
 
@@ -239,26 +208,6 @@ def told(name: str) -> tuple[str, str]:
     return split, "images" if rest in IMAGES else "labels" if rest in LABELS else ""
 
 
-def headers(file: Path) -> dict[str, Stored]:
-    """The arrays of a file by name, from their headers: no number is read."""
-    try:
-        if file.suffix.lower() == ".npy":
-            array = np.load(file, mmap_mode="r", allow_pickle=False)
-            return {"": Stored(file, None, array.shape, array.dtype)}
-        found = {}
-        with zipfile.ZipFile(file) as archive:
-            for name in archive.namelist():
-                if not name.endswith(".npy"):
-                    continue
-                with archive.open(name) as member:
-                    read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
-                    shape, _, dtype = read[np.lib.format.read_magic(member)[0]](member)
-                found[name.removesuffix(".npy")] = Stored(file, name.removesuffix(".npy"), shape, dtype)
-        return found
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
-        raise PrelaxError(f"{file} cannot be read as a NumPy file: {reason(error)}") from None
-
-
 def check_images(stored: Stored) -> None:
     """Refuses an array that cannot be images, before any pixel is read."""
     if stored.dtype.kind not in "buif":
@@ -289,7 +238,9 @@ def labels_of(part: Part, named: Path | None) -> tuple[list[str | None], str]:
             f"{stored} (of shape {stored.shape}, {stored.dtype}) is no label for each of the {images.shape[0]:,} "
             f"images of {images}"
         )
-    values = stored.read().reshape(images.shape[0], -1)
+    values = np.asarray(stored.open()).reshape(images.shape[0], -1)
+    if values.dtype == object:  # HDF5's words
+        values = values.astype("S")
     if values.shape[1] != 1:
         if values.dtype.kind in "US" or not ((values == 0) | (values == 1)).all() or (values.sum(1) != 1).any():
             return none, f"{stored} has several labels an image: none is taken, since kNN and the probes ask for one"
@@ -306,10 +257,14 @@ def labels_of(part: Part, named: Path | None) -> tuple[list[str | None], str]:
 
 def labels_in(file: Path, images: Stored) -> Stored:
     """A file of labels beside an array of images."""
-    if images.member is not None:
+    if images.file.suffix.lower() == ".npz":
         raise PrelaxError(f"data.labels: the labels of {images.file} are an array in it; leave data.labels out")
     if not file.is_file():
         raise PrelaxError(f"data.labels: there is no file {file}")
-    if file.suffix.lower() != ".npy":
+    if file.suffix.lower() not in ENDINGS:
         raise PrelaxError(f"data.labels: the labels of {images} are a .npy file too, one an image; {file} is none")
-    return headers(file)[""]
+    found = headers(file)
+    named = [stored for name, stored in found.items() if told(name)[1] == "labels"]
+    if len(found) > 1 and len(named) != 1:
+        raise PrelaxError(f"data.labels: {file} has {len(found)} arrays ({', '.join(found)}); call one of them labels")
+    return named[0] if named else next(iter(found.values()))

@@ -143,7 +143,7 @@ def _folder(path: Path | None, key: str) -> Path:
     if not path.is_dir():
         if path.exists():
             raise PrelaxError(
-                f"{key}: {path} is not a folder; name the folder the images are in, or a .npy or .npz file of them"
+                f"{key}: {path} is not a folder; name the folder the images are in, or a .npy, .npz or .h5 file of them"
             )
         raise PrelaxError(
             f"{key}: {path} is not there; if the images were moved, tell the run where they are now: "
