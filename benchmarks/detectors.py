@@ -36,14 +36,14 @@ def main() -> None:
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--draws", type=int, default=400)
     asked = parser.parse_args()
-    results = {folder.name: found(folder) for folder in asked.folders}
-    outlines = all("segmentation" in one for some in results.values() for one in some[:1])
+    results = [(str(folder), found(folder)) for folder in asked.folders]
+    outlines = all("segmentation" in one for _, some in results for one in some[:1])
     val = read_coco(asked.coco, "val", masks=outlines)
     rows = []
     for kind in ("box", "mask") if outlines else ("box",):
         for any_class in (False, True):
             first: np.ndarray | None = None
-            for name, some in results.items():
+            for name, some in results:
                 drawn = redrawn(val, some, kind, asked.draws, any_class)
                 first = drawn if first is None else first
                 scored = average_precision(val, some, kind, any_class)

@@ -181,7 +181,7 @@ def test_a_damaged_part_of_an_hdf5_file_is_told_in_a_line(tmp_path: Path) -> Non
         file.create_dataset("images", data=PIXELS, chunks=(60, 32, 32, 3), compression="gzip")
     whole = (tmp_path / "a.h5").read_bytes()
     (tmp_path / "a.h5").write_bytes(whole[:90_000] + bytes(4000) + whole[94_000:])
-    with pytest.raises(PrelaxError, match=r"a part of .*a\.h5:images cannot be read"):
+    with pytest.raises(PrelaxError, match=r"a\.h5:images cannot be read"):
         of(tmp_path / "a.h5")
 
 

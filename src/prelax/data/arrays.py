@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import overload
 
 import numpy as np
-import torch
 
 from prelax.config import DataSettings
 from prelax.data.cache import cache_folder, cached, digest
-from prelax.data.decode import MAX_CHANNELS, Plan, reason
+from prelax.data.decode import MAX_CHANNELS, Plan
 from prelax.data.folder import NothingHeldOut, Progress, survey
-from prelax.data.images import ImageSet
+from prelax.data.images import ImageSet, limited, numbered
 from prelax.data.listing import class_names, held_out
 from prelax.data.memory import gigabytes
 from prelax.data.pool import decode_all
-from prelax.data.stored import ENDINGS, Stored, headers
-from prelax.draws import Draws
+from prelax.data.stored import ENDINGS, Stored, damage, headers
 from prelax.errors import PrelaxError, printable
 
 IMAGES = ("", "images", "image", "imgs", "x", "data", "arr_0")  # with nothing but the split: train=, test=
@@ -83,9 +81,8 @@ def load_arrays(settings: DataSettings, split: str, progress: Progress | None = 
     else:
         notes.append(f"what is measured on is {printable(str(test.images))}")
     notes += [odd] if odd else []
-    if split == "train" and settings.limit and settings.limit < len(rows):
-        rank = Draws(0, len(rows)).at("limit").bits("order")[:, 0].argsort()
-        rows = np.sort(rows[rank[: settings.limit].numpy()])
+    if split == "train":
+        rows = rows[limited(len(rows), settings.limit)]
     return decoded(settings, part.images, rows, [labels[row] for row in rows], classes, plan, said + notes, progress)
 
 
@@ -117,14 +114,12 @@ def decoded(
     )
     if found.skipped:  # all are of one shape: what holds of one holds of all
         raise PrelaxError(f"{stored} cannot be read as images: {found.skipped[0][1]}")
-    number: dict[str | None, int] = {name: i for i, name in enumerate(classes)} | {None: -1}
-    known = torch.tensor([number[label] for label in labels])
     where = f"decoded into {found.file}" if found.file else "in memory"
     notes.append(f"{len(rows):,} images, {gigabytes(found.images.numel())}, {where}")
     return ImageSet(
         name=settings.label,
         images=found.images,
-        labels=known if bool((known >= 0).any()) else None,
+        labels=numbered(labels, classes),
         classes=classes,
         paths=paths,
         notes=notes,
@@ -136,7 +131,7 @@ def decoded(
 class Rows(Sequence[bytes]):
     """Some images of an array, each as the contents of a ``.npy`` file."""
 
-    def __init__(self, images: np.ndarray, rows: np.ndarray, name: object) -> None:
+    def __init__(self, images: np.ndarray, rows: np.ndarray, name: Stored) -> None:
         self.images, self.rows, self.name = images, rows, name
 
     def __len__(self) -> int:
@@ -149,10 +144,8 @@ class Rows(Sequence[bytes]):
     def __getitem__(self, at: slice) -> list[bytes]: ...
 
     def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
-        try:
+        with damage(self.name):  # HDF5 reads now
             found = self.images[self.rows[at]]
-        except (OSError, RuntimeError) as error:  # HDF5 reads now
-            raise PrelaxError(f"a part of {self.name} cannot be read: {reason(error)}; it may be damaged") from None
         return [contents(image) for image in found] if isinstance(at, slice) else contents(found)
 
 
@@ -238,7 +231,8 @@ def labels_of(part: Part, named: Path | None) -> tuple[list[str | None], str]:
             f"{stored} (of shape {stored.shape}, {stored.dtype}) is no label for each of the {images.shape[0]:,} "
             f"images of {images}"
         )
-    values = np.asarray(stored.open()).reshape(images.shape[0], -1)
+    with damage(stored):
+        values = np.asarray(stored.open()).reshape(images.shape[0], -1)
     if values.dtype == object:  # HDF5's words
         values = values.astype("S")
     if values.shape[1] != 1:

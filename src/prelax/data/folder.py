@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from prelax.config import DataSettings
 from prelax.data.cache import cache_folder, cached, digest
 from prelax.data.decode import Look, Plan, Source, extent, look
-from prelax.data.images import ImageSet
+from prelax.data.images import ImageSet, limited, numbered
 from prelax.data.listing import (
     Listing,
     class_names,
@@ -27,7 +25,6 @@ from prelax.data.listing import (
 )
 from prelax.data.memory import gigabytes
 from prelax.data.pool import decode_all
-from prelax.draws import Draws
 from prelax.errors import PrelaxError, printable, readable
 
 SIDES = (32, 64, 96, 128, 160, 256)  # 256 leaves room for crops of 224
@@ -210,8 +207,7 @@ def load_folder(
             labels = folder_labels(listing.names)
         classes += [name for name in class_names(labels) if name not in set(classes)]
     if split == "train" and settings.limit and settings.limit < len(listing.names):
-        rank = Draws(0, len(listing.names)).at("limit").bits("order")[:, 0].argsort()
-        rows = sorted(rank[: settings.limit].tolist())
+        rows = limited(len(listing.names), settings.limit)
         listing, labels = listing.pick(rows), [labels[i] for i in rows]
 
     side = settings.image_size or layout.image_size
@@ -281,8 +277,6 @@ def _decode(
     if why:
         listing = listing.pick([i for i in range(count) if i not in why])
         labels = [label for i, label in enumerate(labels) if i not in why]
-    number: dict[str | None, int] = {name: i for i, name in enumerate(classes)} | {None: -1}
-    known = torch.tensor([number[label] for label in labels])
     ignored = sum(listing.others.values())
     if ignored:
         others = listing.others
@@ -295,7 +289,7 @@ def _decode(
     return ImageSet(
         name=settings.label,
         images=decoded.images,
-        labels=known if bool((known >= 0).any()) else None,
+        labels=numbered(labels, classes),
         classes=[readable(layout.titles.get(name, name)) for name in classes],
         paths=[printable(path) for path in listing.paths()],
         skipped=skipped,

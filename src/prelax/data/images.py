@@ -71,6 +71,25 @@ def subset(whole: ImageSet, rows: Tensor) -> ImageSet:
     return ImageSet(whole.name, whole.images[rows], labels, whole.classes, paths, whole.skipped, list(whole.notes))
 
 
+def numbered(labels: Sequence[str | None], classes: Sequence[str]) -> Tensor | None:
+    """The number of each label's class, -1 where there is none; None if there is none at all.
+
+    >>> numbered(["cat", None, "eel"], ["cat", "dog", "eel"]), numbered([None], ["cat"])
+    (tensor([ 0, -1,  2]), None)
+    """
+    number: dict[str | None, int] = {name: i for i, name in enumerate(classes)} | {None: -1}
+    known = torch.tensor([number[label] for label in labels])
+    return known if bool((known >= 0).any()) else None
+
+
+def limited(count: int, limit: int | None) -> list[int]:
+    """The rows of so many images that are used: all, or ``limit`` of them, ascending, the same ones every time."""
+    if not limit or limit >= count:
+        return list(range(count))
+    rank = Draws(0, count).at("limit").bits("order")[:, 0].argsort()
+    return sorted(rank[:limit].tolist())
+
+
 def labels_of(sets: Sequence[ImageSet]) -> Tensor | None:
     """The labels of several sets one after another, -1 where there is none; None if there is none at all."""
     if all(one.labels is None for one in sets):

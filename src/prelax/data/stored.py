@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import zipfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,14 +42,20 @@ class Stored:
                 f"{self} needs {gigabytes(need)} of memory and {gigabytes(have)} are free: save it as a .npy file of "
                 "its own (numpy.save), which is read a part at a time"
             )
-        try:
-            with np.load(self.file, allow_pickle=False) as arrays:
-                return np.asarray(arrays[self.member])
-        except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-            raise PrelaxError(f"{self} cannot be read: {reason(error)}; the file may be damaged") from None
+        with damage(self), np.load(self.file, allow_pickle=False) as arrays:
+            return np.asarray(arrays[self.member])
 
     def __str__(self) -> str:
         return f"{self.file}" if self.member is None else f"{self.file}:{self.member}"
+
+
+@contextlib.contextmanager
+def damage(stored: Stored) -> Iterator[None]:
+    """Says in a line that a part of an array could not be read."""
+    try:
+        yield
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise PrelaxError(f"{stored} cannot be read: {reason(error)}; the file may be damaged") from None
 
 
 def h5py() -> Any:
