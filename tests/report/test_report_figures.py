@@ -43,18 +43,43 @@ def test_dynamics_shows_every_run_by_name(run_folder: Callable[..., Run], tmp_pa
     assert "Residual norm" in text
 
 
-def test_a_residual_norm_that_hardly_moves_does_not_touch_the_frame(
-    run_folder: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, drawn = run_folder(tmp_path / "run"), []
-    lines = [{**line, "residual_norm": 1.13 - line["epoch"] / 1000} for line in run.metrics()]
-    (run.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+def panels(run: Run, path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[float, float]]:
+    """The heights of each panel of a run's dynamics."""
+    drawn: list[Figure] = []
     monkeypatch.setattr(
         figures, "figure", lambda *given: contextlib.nullcontext((drawn.append(Figure()) or drawn[-1], []))
     )
-    figures.draw_dynamics([run], tmp_path / "dynamics")
-    axes = next(axes for axes in drawn[0].axes if axes.get_title() == "Residual norm")
-    assert axes.get_ylim() == pytest.approx((0.0, 1.08 * 1.129))
+    figures.draw_dynamics([run], path)
+    return {axes.get_title(): axes.get_ylim() for axes in drawn[0].axes}
+
+
+def test_a_residual_norm_that_hardly_moves_does_not_touch_the_frame(
+    run_folder: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_folder(tmp_path / "run")
+    lines = [{**line, "residual_norm": 1.13 - line["epoch"] / 1000} for line in run.metrics()]
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    heights = panels(run, tmp_path / "dynamics", monkeypatch)
+    assert heights["Residual norm"] == pytest.approx((0.0, 1.08 * 1.129))
+
+
+@pytest.mark.parametrize(("epochs", "lowest"), [(39, 10.0), (800, 70.0)])
+def test_the_start_of_a_long_run_does_not_flatten_the_rest(
+    run_folder: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: int, lowest: float
+) -> None:
+    run, shown = run_folder(tmp_path / "run"), [1, epochs // 8, epochs // 8 + 1, epochs // 2, epochs]
+    accuracy = dict(zip(shown, (10.0, 60.0, 70.0, 85.0, 90.0), strict=True))
+    lines = [
+        {"epoch": epoch, "loss": 1.0, "loss/sim": 2.0 if epoch == 1 else 0.3 - epoch / 10000, "knn": knn}
+        for epoch, knn in accuracy.items()
+    ]
+    if epochs == 800:
+        lines[1]["epoch"] = 99
+    run.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    heights = panels(run, tmp_path / "dynamics", monkeypatch)
+    room = 0.08 * (90.0 - lowest)
+    assert heights["Accuracy"] == pytest.approx((lowest - room, 90.0 + room))
+    assert (heights["Similarity loss"][1] > 2.0) == (epochs == 39)
 
 
 def test_a_figure_drawn_twice_is_the_same_file(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 Runs = Sequence[Run | Path | str]
+LONG = 40  # epochs from which on the first eighth of a run may leave a panel
 
 FIGURES = {
     "dynamics": "accuracy, similarity loss and residual norm by epoch; of one or several runs",
@@ -123,6 +124,8 @@ def draw_dynamics(runs: Runs, path: Path | str, called: Sequence[str] | None = N
             axes.set_title(title)
             axes.set_ylabel(ylabel[key])
             axes.grid(axis="y")
+            if key != "residual_norm":
+                look_at_the_settled(axes)
             if key == "residual_norm":
                 axes.set_ylim(0, 1.08 * max(axes.dataLim.y1, 1e-3))  # flat curves too stay clear of the title
             if key == "knn" and (short := 2.0 - float(np.ptp(axes.get_ylim()))) > 0:  # a tenth of a point is no gap
@@ -133,6 +136,19 @@ def draw_dynamics(runs: Runs, path: Path | str, called: Sequence[str] | None = N
         handles = {text: h for axes in grid for h, text in zip(*axes.get_legend_handles_labels(), strict=True)}
         drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, handlelength=2.6)
     return written
+
+
+def look_at_the_settled(axes: Axes) -> None:
+    """Heights that leave out the first eighth of long runs, whose rise or fall would flatten what follows."""
+    heights = []
+    for drawn in axes.get_lines():
+        epochs, values = np.asarray(drawn.get_xydata(), float).T
+        since = epochs[-1] / 8 if epochs[-1] >= LONG else 0.0
+        heights.append(values[(epochs >= since) & np.isfinite(values)])
+    seen = np.concatenate(heights) if heights else np.empty(0)
+    if len(seen) and np.ptp(seen) > 0:
+        room = 0.08 * float(np.ptp(seen))
+        axes.set_ylim(float(seen.min()) - room, float(seen.max()) + room)
 
 
 def features_of(
