@@ -231,6 +231,17 @@ def test_of_two_pretexts_the_one_that_is_ignored_is_named_with_its_own_weight():
     assert "a higher method.gamma or method.gamma2 or train" in finding("method.gamma2=0.5", pl=1.0, rotpl=1.385)
 
 
+def test_a_pretext_that_faded_is_judged_by_what_was_known_before():
+    lines = [line(epoch, **{"loss/rotpl": loss}) for epoch, loss in enumerate((1.386, 0.3, 1.385), 1)]
+    fading = resolve("digits/prelax-rot", ["method.gamma_end=0"])
+    finding = next(f for f in diagnose(lines, fading) if f.what == "pretext")
+    assert finding.fine
+    assert "loss/rotpl 0.300 at its lowest (a guess: 1.386)" in finding.found
+    assert not told(lines)["pretext"].fine
+    never = [line(1), line(2, **{"loss/rotpl": 1.385})]
+    assert not next(f for f in diagnose(never[1:], fading) if f.what == "pretext").fine
+
+
 def test_a_relative_angle_that_is_read_without_effort_teaches_little():
     easy = [line(1), line(2, **{"loss/rotpl": 0.013})]
     assert "method.pl_anchor=none" in told(easy)["pretext"].found

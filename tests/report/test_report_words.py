@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable
+from functools import partial
 from html import unescape
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.evaluate.relaxing import FEW
 from prelax.report import figures, report
 from prelax.report.content import Cell
-from prelax.report.gather import bars, charts, effects, mark_best, results
+from prelax.report.gather import attempt, bars, charts, effects, mark_best, results
 from prelax.report.knowing import tick_name
 from prelax.report.page import gather
 from prelax.report.render import read, render
@@ -331,6 +332,17 @@ def test_the_command_and_the_page_call_a_folder_the_same(
     assert {"augmentations-pictures", "augmentations-pictures-2"} <= set(run.evals())
     units = {bar.unit.split(",")[0] for bar in effects([run.evals()]).moved}
     assert units == {"one/pictures", "two/pictures"}
+
+
+def test_runs_that_lack_the_same_for_the_same_reason_share_a_line() -> None:
+    def fails(why: str) -> None:
+        raise PrelaxError(why)
+
+    left_out: list[str] = []
+    for name, why in (("a", "no images"), ("b", "no weights"), ("c", "no images"), ("d", "no images")):
+        attempt("The views", name, partial(fails, why), left_out)
+    attempt("The map", "a", partial(fails, "no images"), left_out)
+    assert left_out == ["The views of a, c, d: no images", "The views of b: no weights", "The map of a: no images"]
 
 
 def test_what_is_left_out_is_said_where_the_page_is_made(run_folder: Callable[..., Run], tmp_path: Path) -> None:

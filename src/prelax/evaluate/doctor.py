@@ -225,8 +225,8 @@ def chance(specs: Sequence[Target], reduction: str, drawn: Mapping[str, float]) 
 
 
 def ignores_pretext(metrics: Lines, settings: Settings) -> Finding | None:
-    """Whether the residual's heads do better than a guess."""
-    told = []
+    """Whether the residual's heads do better than a guess, or did before the pretext faded."""
+    fades, told = settings.method.gamma_end < 1, []
     for key, specs, drawn in _heads(settings):
         losses = values(metrics, key)
         if not losses or not specs:
@@ -234,10 +234,12 @@ def ignores_pretext(metrics: Lines, settings: Settings) -> Finding | None:
         guess = chance(specs, settings.method.pl_reduction, drawn)
         if guess < NOTHING:
             continue
-        told.append((losses[-1] / guess, key, losses[-1], guess))
+        loss = min(losses) if fades else losses[-1]  # what fades is let go in the end
+        told.append((loss / guess, key, loss, guess))
     if not told:
         return None
-    says = {key: f"{key} {loss:.3f} (a guess: {guess:.3f})" for _, key, loss, guess in told}
+    lowest = " at its lowest" if fades else ""
+    says = {key: f"{key} {loss:.3f}{lowest} (a guess: {guess:.3f})" for _, key, loss, guess in told}
     figures = ", ".join(says.values())
     own = {"loss/pl": "gamma", "loss/rotpl": gamma2(settings)}
     deaf = {key: guess for share, key, _, guess in told if not share < IGNORED}

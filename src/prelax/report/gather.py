@@ -24,7 +24,7 @@ EFFECTS = ("effects", "augmentations")  # what augmentations do: a section of it
 FIRST = ("linear", "linear-fast", "logistic", "knn")  # the figure a run is known by, when there are several
 
 DYNAMICS = (  # the paper's figure: accuracy, similarity loss, residual norm
-    ("knn", "Accuracy", "kNN on frozen features, per cent. Dotted: a random backbone.", " %"),
+    ("knn", "Accuracy", "kNN on frozen features, per cent. A random backbone is dotted, or named at the edge.", " %"),
     ("loss/sim", "Similarity loss", "How far the views of one image still are from agreeing.", ""),
     (
         "residual_norm",
@@ -353,9 +353,14 @@ def settings_table(runs: Sequence[Run]) -> list[Setting]:
 
 
 def attempt(what: str, name: str, make: Callable[[], Any], left_out: list[str]) -> Any:
-    """What ``make`` gives, or None and a line on why it could not be made."""
+    """What ``make`` gives, or None and a line on why it could not be made; runs that lack it alike share a line."""
     try:
         return make()
     except (PrelaxError, OSError) as error:
-        left_out.append(f"{what} of {name}: {error}")
+        start, why = f"{what} of ", f": {error}"
+        alike = [i for i, line in enumerate(left_out) if line.startswith(start) and line.endswith(why)]
+        if alike:
+            left_out[alike[0]] = f"{left_out[alike[0]].removesuffix(why)}, {name}{why}"
+        else:
+            left_out.append(f"{start}{name}{why}")
     return None

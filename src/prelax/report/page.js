@@ -48,9 +48,19 @@ function ticks(low, high, n) {
   return found;
 }
 
+const LONG = 40;
+
+/** What a line's heights are scaled to: of a long run not the first eighth, whose rise or fall would flatten the rest. */
+function settled(line) {
+  const last = line.epochs[line.epochs.length - 1];
+  return last < LONG ? line.values : line.values.filter((_, i) => line.epochs[i] >= last / 8);
+}
+
 function chart(host) {
   const spec = PAGE.charts[+host.dataset.chart];
-  const values = spec.lines.flatMap((l) => l.values).concat(spec.marks.map((m) => m.value)).filter((v) => v !== null);
+  const known = (v) => v !== null;
+  const long = spec.lines.some((l) => l.epochs[l.epochs.length - 1] >= LONG);
+  const values = spec.lines.flatMap(settled).concat(long ? [] : spec.marks.map((m) => m.value)).filter(known);
   const epochs = [...new Set(spec.lines.flatMap((l) => l.epochs))].sort((a, b) => a - b);
   let at = -1, lit = null;
 
@@ -76,12 +86,17 @@ function chart(host) {
     draw(svg, "line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "axis" });
     const whole = last === first ? [first] : [...new Set(ticks(first, last, width / 80).filter(Number.isInteger))];
     whole.forEach((e) => draw(svg, "text", { x: X(e), y: height - 7, "text-anchor": "middle" }, e));
-    for (const mark of spec.marks) {
+    const clip = `plot${host.dataset.chart}`;
+    draw(draw(svg, "clipPath", { id: clip }), "rect", { x: left - 4, y: top - 4, width: right - left + 8, height: bottom - top + 8 });
+    const within = (v) => v >= low && v <= high;
+    for (const mark of spec.marks.filter((m) => within(m.value))) {
       draw(svg, "line", { x1: left, x2: right, y1: Y(mark.value), y2: Y(mark.value), class: "ref", stroke: `var(--c${mark.run % 8})` });
     }
     const named = () => {  // where it hides the least of the curves
       if (!spec.marks.length) return;
-      const y = Y(spec.marks[0].value), label = spec.marks[0].label, half = label.length * 3;
+      const mark = spec.marks[0], inside = within(mark.value), below = mark.value < low;
+      const y = inside ? Y(mark.value) : below ? bottom : top;
+      const label = inside ? mark.label : `${mark.label} ${show(mark.value)}${spec.unit} ${below ? "↓" : "↑"}`, half = label.length * 3;
       const spots = [[right, -6], [right, 14], [left + 2, -6], [left + 2, 14]].filter(([, dy]) => y + dy > top + 4 && y + dy < bottom);
       const dots = spec.lines.flatMap((l) => l.values.map((v, i) => v === null ? null : [X(l.epochs[i]), Y(v)])).filter(Boolean);
       const hidden = ([x, dy]) => { const middle = x === right ? x - half : x + half; return dots.filter((d) => Math.abs(d[0] - middle) < half + 6 && Math.abs(d[1] - y - dy + 4) < 11).length; };
@@ -96,9 +111,9 @@ function chart(host) {
         path += `${pen ? "L" : "M"}${X(line.epochs[i]).toFixed(1)} ${Y(v).toFixed(1)}`;
         pen = true;
       });
-      draw(svg, "path", { d: path, class: "curve", stroke, "stroke-dasharray": PAGE.dashes[line.run] });
-      const end = line.values.findLastIndex((v) => v !== null);
-      if (end >= 0) draw(svg, "circle", { cx: X(line.epochs[end]), cy: Y(line.values[end]), r: 3.5, fill: stroke });
+      draw(svg, "path", { d: path, class: "curve", stroke, "stroke-dasharray": PAGE.dashes[line.run], "clip-path": `url(#${clip})` });
+      const end = line.values.findLastIndex(known);
+      if (end >= 0 && within(line.values[end])) draw(svg, "circle", { cx: X(line.epochs[end]), cy: Y(line.values[end]), r: 3.5, fill: stroke });
     }
     named();
     const cross = draw(svg, "line", { y1: top, y2: bottom, class: "cross", visibility: "hidden" });
@@ -110,7 +125,7 @@ function chart(host) {
       cross.setAttribute("x1", x); cross.setAttribute("x2", x); cross.setAttribute("visibility", "visible");
       spec.lines.forEach((line, n) => {
         const i = line.epochs.indexOf(epoch), v = i < 0 ? null : line.values[i];
-        dots[n].setAttribute("visibility", v === null ? "hidden" : "visible");
+        dots[n].setAttribute("visibility", v === null || !within(v) ? "hidden" : "visible");
         if (v !== null) { dots[n].setAttribute("cx", x); dots[n].setAttribute("cy", Y(v)); }
         rows.push(make("div", { className: `r${line.run % 8}` }, make("span", { className: "swatch" }), PAGE.runs[line.run], make("b", {}, v === null ? "–" : show(v) + spec.unit)));
       });
