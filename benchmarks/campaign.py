@@ -112,7 +112,7 @@ def train(item: dict[str, Any], out: Path, data: str | None, commit: str | None)
 
 def changes(item: dict[str, Any]) -> list[str]:
     """A run's settings, as the commands take them."""
-    return [f"{key}={value}" for key, value in item.get("set", {}).items()]
+    return [f"{key}={'null' if value is None else value}" for key, value in item.get("set", {}).items()]
 
 
 @contextlib.contextmanager
