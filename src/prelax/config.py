@@ -50,7 +50,8 @@ __all__ = [
     "validate",
 ]
 
-FOUND = ("data.image_size", "data.channels", "model.stem")  # by what images and weights are, where nobody said
+# By what images and weights are, where nobody said.
+FOUND = ("data.image_size", "data.channels", "data.range", "model.stem")
 SUITED = (  # chosen for a folder of images by their size and number, where nobody said
     "augment.size",
     "model.backbone",

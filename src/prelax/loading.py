@@ -55,7 +55,7 @@ class Loaded:
         """Features of uint8 images: B x C x H x W -> B x features.
 
         Images larger than those the run keeps are brought to their size first, as files are: the features are those
-        of ``prelax embed``.
+        of ``prelax embed``, but for the rounding of another resizing (of large JPEGs, which are read reduced).
         """
         from prelax.evaluate.features import extract, forward, state_of
 

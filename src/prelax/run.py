@@ -64,6 +64,7 @@ class Run:
         self.path = Path(path)
         if (shown := readable(str(path))) != str(path):  # safetensors would not open a file in it
             raise PrelaxError(f"{shown} cannot be a run folder: its path is not UTF-8; rename it, or choose another")
+        self.unkept = False  # a result could not be written
         self.torn = False  # checkpoint.pt was found damaged: nothing worth keeping beside the next one
 
     # -- making and opening ------------------------------------------------------------------------------------------
@@ -261,6 +262,7 @@ class Run:
                 (self.path / "eval").mkdir(exist_ok=True)
             self.write(f"eval/{name}.json", json.dumps(stamped, indent=1) + "\n")
         except Unwritable as error:
+            self.unkept = True
             warnings.warn(f"not kept: {error.said}", PrelaxWarning, stacklevel=3)
 
     def evals(self) -> dict[str, dict[str, Any]]:
@@ -323,7 +325,10 @@ class Run:
         if not path.is_file():
             return None
         try:
-            return load_file(path)
+            with open(path, "rb"):  # who may not read it is told that it is not there otherwise
+                return load_file(path)
+        except PermissionError:
+            raise PrelaxError(f"{path} may not be read: permission denied") from None
         except Exception as error:
             raise PrelaxError(f"{path} cannot be read ({first_line(error)}); remove it to do without") from None
 
@@ -333,7 +338,10 @@ class Run:
         if not path.is_file():
             return self._stopped_backbone()
         try:
-            return load_file(path)
+            with open(path, "rb"):  # who may not read it is told that it is not there otherwise
+                return load_file(path)
+        except PermissionError:
+            raise PrelaxError(f"{path} may not be read: permission denied") from None
         except Exception as error:
             raise PrelaxError(
                 f"{path} cannot be read ({first_line(error)}); "

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from prelax.data.ranges import ranges
 from prelax.errors import readable
 
 
@@ -29,12 +30,22 @@ class DataSettings(Section):
     mix: int = Field(8, ge=1, le=1024, description="shards: a batch is drawn from this many of them at a time")
     image_size: int | None = Field(None, ge=4, le=4096, description="side in pixels images are decoded to; by source")
     channels: int | None = Field(None, ge=1, le=64, description="1 grey, 3 colour; by source")
+    range: str | None = Field(
+        None, description="what becomes 0 and 255 of images deeper than 8 bits: LOW,HIGH; default as the images are"
+    )
     labels: Path | None = Field(None, description="folder: a CSV of path,label; of an array of images: one of labels")
     test_fraction: float = Field(0.1, ge=0.0, lt=1.0, description="folder: share held out when there is no test_root")
     limit: int | None = Field(None, ge=1, le=10**12, description="use only this many training images (a quick pass)")
     cache: Path | None = Field(None, description="folder for decoded pixels; default ~/.cache/prelax")
     store: Literal["auto", "device", "host", "disk"] = Field("auto", description="where decoded pixels stay")
     workers: int | None = Field(None, ge=0, le=256, description="processes that decode; default all cores")
+
+    @field_validator("range")
+    @classmethod
+    def _range_is_two_numbers(cls, value: str | None) -> str | None:
+        if value is not None:
+            ranges(value)
+        return value
 
     @property
     def label(self) -> str:

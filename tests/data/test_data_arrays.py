@@ -18,6 +18,7 @@ from prelax.config import DataSettings, resolve
 from prelax.data import ImageSet, disjoint, load
 from prelax.data.arrays import is_arrays, told
 from prelax.errors import PrelaxError
+from prelax.evaluate.labels import labelled
 from prelax.run import Run
 from prelax.train import pretrain
 
@@ -243,3 +244,24 @@ def test_a_file_of_images_is_trained_on_measured_and_embedded_as_a_folder_is(
     assert len(vectors["embedding"]) == 50
     assert vectors["path"][0].endswith("tissue.npz:train_images[0]")
     assert Run.open(out).settings.data.root == file
+
+
+def test_labels_that_cannot_be_taken_say_why(tmp_path: Path) -> None:
+    images = default_rng(0).integers(0, 256, (60, 32, 32), dtype=np.uint8)
+    file = saved(tmp_path / "set.npy", images)
+    objects = np.array([f"c{label}" for label in LABELS], object)
+    np.save(tmp_path / "objects.npy", objects, allow_pickle=True)
+    with pytest.raises(PrelaxError, match=r"holds Python objects: save words with \.astype\(str\)"):
+        of(file, labels=tmp_path / "objects.npy")
+    np.savez(tmp_path / "set.npz", images=images, labels=objects)
+    with pytest.raises(PrelaxError, match=r"labels holds Python objects: save labels as words, labels\.astype\(str\)"):
+        of(tmp_path / "set.npz")
+    (tmp_path / "text.npy").write_text("not an array")
+    with pytest.raises(PrelaxError, match=r"cannot be read as a NumPy file: it is none"):
+        of(tmp_path / "text.npy")
+    unknown = np.where(LABELS > 0, LABELS, np.nan)
+    found = of(file, labels=saved(tmp_path / "unknown.npy", unknown))
+    with pytest.raises(
+        PrelaxError, match=r"to evaluate with: .* has measurements, not classes \(no label is -1, not NaN\)"
+    ):
+        labelled(found, "training")

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from PIL import Image
 from prelax.config import DataSettings
 from prelax.data import bar, choose_image_size, disjoint, load
 from prelax.data.listing import held_out
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, PrelaxWarning
 
 
 def names(found) -> list[str]:
@@ -295,3 +296,58 @@ def test_a_folder_of_shards_is_told_how_to_name_them(tmp_path: Path, read):
     (tmp_path / "photos-0.tar").touch()
     with pytest.raises(PrelaxError, match=r"found 1 \.tar.*data\.shards='.*/\*\.tar'"):
         read(tmp_path)
+
+
+def test_a_csv_does_not_call_two_files_by_one_name(tmp_path: Path, photo, read):
+    for name in ("train/a/0.png", "test/a/0.png", "train/a/1.png", "test/a/2.png"):
+        photo(tmp_path / "set" / name)
+    table = tmp_path / "labels.csv"
+    table.write_text("0.png,cat\n1.png,cat\n2.png,dog\n")
+    with pytest.warns(PrelaxWarning, match=r"a line of .* names no image under .*: 0\.png"):
+        train = read(tmp_path / "set", labels=table)
+    test = read(tmp_path / "set", "test", labels=table)
+    assert train.labels.tolist() == [-1, 0]
+    assert [test.classes[i] if i >= 0 else None for i in test.labels] == [None, "dog"]
+    table.write_text("a/0.png,cat\ntest/a/0.png,dog\ntrain/a/1.png,cow\n")
+    with pytest.warns(PrelaxWarning, match=r"names no image .*: a/0\.png"):
+        assert read(tmp_path / "set", labels=table).labels.tolist() == [-1, 0]
+    test = read(tmp_path / "set", "test", labels=table)
+    assert [test.classes[i] if i >= 0 else None for i in test.labels] == ["dog", None]
+
+
+def test_a_csv_with_mistakes_says_which(tmp_path: Path, photo, read):
+    for i in range(3):
+        photo(tmp_path / "set" / f"{i}.png")
+    table = tmp_path / "labels.csv"
+    table.write_text("path,label\n0.png,a\n1.png,-1\n2.png,b\nno.png,a\nnot.png,b\n")
+    with pytest.warns(PrelaxWarning, match=r"2 of 6 lines of .* name no image .*: no\.png, not\.png") as told:
+        found = read(tmp_path / "set", labels=table)
+    assert len(told) == 1
+    assert (found.classes, found.labels.tolist()) == (["a", "b"], [0, -1, 1])
+    table.write_text("path,label\n0.png,a\n1.png,b\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a header is no mistake
+        read(tmp_path / "set", labels=table)
+    table.write_text("0.png,a\n1.png,b\n./0.png,b\n")
+    with pytest.raises(PrelaxError, match=r"line 3 of .* calls 0\.png 'b', and a line before it 'a'"):
+        read(tmp_path / "set", labels=table)
+    table.write_bytes("0.png,caf\u00e9\n".encode("cp1252"))
+    with pytest.raises(PrelaxError, match=r"is not UTF-8: save it as such"):
+        read(tmp_path / "set", labels=table)
+
+
+def test_a_folder_that_cannot_be_opened_is_not_one_file(tmp_path: Path, photo, read, monkeypatch: pytest.MonkeyPatch):
+    for name in ("a/0.png", "a/1.png", "shut/2.png"):
+        photo(tmp_path / "set" / name)
+    scan = os.scandir
+
+    def refusing(path):
+        if str(path).endswith("shut/"):
+            raise PermissionError(13, "Permission denied")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    found = read(tmp_path / "set")
+    assert "1 folder cannot be opened, and nothing in there is read" in found.notes
+    assert not any("skipped" in note for note in found.notes)
+    assert found.skipped[0][1] == "permission denied"

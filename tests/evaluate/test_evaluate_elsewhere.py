@@ -90,6 +90,9 @@ def test_another_root_is_measured_on_its_own_test_images(run: Run, tmp_path: Pat
     assert (result["test_images"], result["dataset"]) == (60, "a")
     with pytest.raises(PrelaxError, match="leave --root out"):
         dataset(own, str(tmp_path / "b"), tmp_path / "a")
+    published = dataset(own, "cifar10", tmp_path / "a")  # beside the run's own images
+    assert published is not None
+    assert (published.source, published.root) == ("cifar10", tmp_path / "a")
 
 
 def test_a_small_dataset_is_not_enlarged_before_the_backbone_sees_it(run: Run) -> None:

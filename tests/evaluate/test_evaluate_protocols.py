@@ -390,4 +390,6 @@ def test_every_protocol_has_a_line_and_something_that_runs_it():
 def test_a_few_test_images_of_a_folder_come_with_a_way_to_have_more():
     (named,), (own,) = (protocols.notes({"dataset": name, "test_images": 12}) for name in ("digits", "photos"))
     assert named == "12 test images are few: one more or less is 8.3 points."
-    assert own == f"{named} To measure on more, train with data.test_fraction=0.3, which holds more of them out."
+    assert (
+        own == f"{named} Without a test folder of its own, data.test_fraction=0.3 in training holds more of them out."
+    )

@@ -276,6 +276,32 @@ def test_runs_are_compared_by_one_protocol_or_not_at_all(run_folder: Callable[..
     other = run_folder(tmp_path / "other", epochs=1, pairs=("method.gamma=0.5", "train.optimizer=sgd"))
     with pytest.raises(PrelaxError, match=r"differ in train\.optimizer \(muon, sgd\)"):
         sensitivity_rows([runs[0], other])
+    for change, said in (
+        ("train.lr=3", "train.lr"),
+        ("data.limit=9", "data.limit"),
+        ("augment.flip=0.5", "augment.flip"),
+    ):
+        other = run_folder(tmp_path / said, epochs=1, pairs=("method.gamma=0.5", change))
+        with pytest.raises(PrelaxError, match=rf"differ in {said} "):
+            sensitivity_rows([runs[0], other])
+    elsewhere = run_folder(tmp_path / "elsewhere", epochs=1, pairs=("method.gamma=0.5", "train.device=cpu"))
+    assert len(sensitivity_rows([runs[0], elsewhere])) == 2  # where it ran is no matter
+
+
+def test_an_axis_names_the_measurement(run_folder: Callable[..., Run], tmp_path: Path) -> None:
+    runs = []
+    for reverse, accuracy in (("false", 90.0), ("true", 92.0)):
+        run = run_folder(tmp_path / reverse, "prelax-std", 1, (f"method.reverse={reverse}",))
+        for path in (run.path / "eval").glob("*.json"):
+            path.unlink()
+        run.write_eval("knn", {"protocol": "knn", "dataset": "digits", "accuracy": accuracy})
+        runs.append(run)
+    assert "kNN accuracy (%)" in figures.draw("reverse", [run.path for run in runs], tmp_path / "a")[1].read_text()
+    for run in runs:
+        run.write_eval("logistic", {"protocol": "logistic", "dataset": "digits", "accuracy": 95.0})
+    assert "logistic accuracy (%)" in figures.draw("reverse", [run.path for run in runs], tmp_path / "b")[1].read_text()
+    (tmp_path / "rows.json").write_text('[{"loss": "R2S", "normal": 90, "reverse": 91}]')
+    assert "linear accuracy (%)" in figures.draw("reverse", [tmp_path / "rows.json"], tmp_path / "c")[1].read_text()
 
 
 def test_only_seeds_are_averaged_over(run_folder: Callable[..., Run], tmp_path: Path) -> None:

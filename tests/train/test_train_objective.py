@@ -417,3 +417,18 @@ def test_the_length_of_the_residual_is_of_unit_embeddings() -> None:
     z = net.network.online.projector(net.features(net.network.online, given.images)).detach()
     unit = z / z.norm(dim=-1, keepdim=True)
     torch.testing.assert_close(net(given)[1]["residual_norm"], (unit[2] - unit[0]).norm(dim=-1).mean())
+
+
+def test_reverse_turns_the_terms_that_use_a_residual_whatever_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    lone = {"name": "prelax-all", "alpha": 0.0, "alpha2": 1.0}  # R2S is plain: its residual weighs nothing
+    normal, reverse = (objective(**lone, reverse=r)(views(3))[1] for r in (False, True))
+    assert normal["loss/r3s"].item() != pytest.approx(reverse["loss/r3s"].item(), rel=1e-3)
+    assert normal["loss/r2s"].item() == pytest.approx(reverse["loss/r2s"].item(), rel=1e-6)
+    shown = (ViewSpec(1), ViewSpec(2), ViewSpec(1, relaxed=True))
+    told = {}
+    for name in ("up", "r3s"):
+        terms = (Term(name, "relax", (3, 1, 2), alpha="alpha2"), Term("sim", "sim", (2, 1)))
+        monkeypatch.setitem(METHODS, "own", Method("", "", shown, terms))
+        told[name] = [objective(name="own", reverse=r)(views(3))[0].item() for r in (False, True)]
+    assert told["up"] == told["r3s"]
+    assert told["up"][0] != pytest.approx(told["up"][1], rel=1e-3)

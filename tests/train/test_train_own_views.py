@@ -19,6 +19,7 @@ from prelax.data import load_training
 from prelax.errors import PrelaxError
 from prelax.evaluate import evaluate
 from prelax.loading import load, save_hub
+from prelax.objectives import METHODS, Method, Term, ViewSpec
 from prelax.report import report
 from prelax.run import Run
 from prelax.train import pretrain
@@ -228,3 +229,11 @@ def test_a_record_that_was_written_before_or_by_hand_stops_no_run(mine: Path) ->
         about = {key: value for key, value in run.trained_on().items() if key != "views"} | views
         (run.path / "data.json").write_text(json.dumps(about))
         assert pretrain(Run.open(run.path).settings, run.path, resume=True, progress=False).metrics()
+
+
+def test_what_a_method_of_ones_own_asks_of_view_2_it_has_to_draw(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = (Term("sim", "sim", (1, 2)), Term("sim", "sim", (2, 1)), Term("pl", "pl", (2, 1), coefficient="gamma"))
+    monkeypatch.setitem(METHODS, "both", Method("", "", (ViewSpec(1), ViewSpec(2)), pair))
+    with pytest.raises(PrelaxError, match=r"both asks how view 2 was made, and view 2 of .*:RIAP draws no fade\.share"):
+        check(tiny("RIAP", "method.name=both"))
+    check(tiny("ONE", "method.name=both"))

@@ -68,7 +68,8 @@ def evaluate(
             show(result, told(result), "what a linear reader tells of the augmentations")
     for note in dict.fromkeys(note for result in results for note in notes(result)):
         say(note)
-    say(f"the figures are in {run / 'eval'}")
+    if not opened.unkept:
+        say(f"the figures are in {run / 'eval'}")
 
 
 def line(result: dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +133,7 @@ def dataset(run: Any, on: str | None, root: Path | None) -> DataSettings | None:
         raise PrelaxError(f"--on {on} is a folder of images by itself: leave --root out")
     channels = channels_of(run.settings, run.load_backbone(), str(run.path))
     found = named(on or own.source, own, channels)
-    if found is None or root in (None, own.root):
+    if found is None or root is None or (found.source == own.source and root == own.root):
         return found
     # How the run's own folder is split and labelled is not said of another.
     other = {"root": root, "test_root": None, "labels": None, "test_fraction": DataSettings().test_fraction}
@@ -180,7 +181,8 @@ def probe_residual(
     if not state.json:
         moved = [{"augmentation": name, "cosine": value} for name, value in result["cosine_after"].items()]
         show(moved, title="cosine of the features before and after (1: invariant)")
-    say(f"the figures are in {run / 'eval'}")
+    if not opened.unkept:
+        say(f"the figures are in {run / 'eval'}")
 
 
 def search(

@@ -88,7 +88,8 @@ def augmentations(
             complain(f"what such a network says of augmentations may be chance: it is {early.found.partition(';')[0]}")
         say(f"first to relax: {best['augmentation']}")
         say(f"  {command(opened.settings, on_data, best['augmentation'])}")
-    say(f"drawn in {pictures[0]}, the figures are in {run / 'eval'}")
+    where = "" if opened.unkept else f", the figures are in {run / 'eval'}"
+    say(f"drawn in {pictures[0]}{where}")
 
 
 def command(settings: Settings, on: DataSettings | None, name: str) -> str:

@@ -82,7 +82,8 @@ def as_read_by(run: Run, other: Run) -> DataSettings:
         return mine
     channels = channels_of(run.settings, run.load_backbone(), str(run.path))
     size = image_size_on(theirs.source, mine)
-    return theirs.model_copy(update={"channels": channels, "image_size": size, "limit": None})
+    levels = mine.range or theirs.range
+    return theirs.model_copy(update={"channels": channels, "image_size": size, "range": levels, "limit": None})
 
 
 def rows(matrix: dict[str, Any]) -> list[dict[str, Any]]:

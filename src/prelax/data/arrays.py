@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import overload
 
@@ -15,7 +15,7 @@ from prelax.config import DataSettings
 from prelax.data.cache import cache_folder, cached, digest
 from prelax.data.decode import MAX_CHANNELS, Plan
 from prelax.data.folder import NothingHeldOut, Progress, survey
-from prelax.data.images import ImageSet, limited, numbered
+from prelax.data.images import NO_LABELS, ImageSet, limited, numbered
 from prelax.data.listing import class_names, held_out
 from prelax.data.memory import gigabytes
 from prelax.data.pool import decode_all
@@ -61,7 +61,7 @@ def load_arrays(settings: DataSettings, split: str, progress: Progress | None = 
         test = theirs.get("test") or theirs.get("val") or theirs["train"]
     labels, odd = labels_of(train, settings.labels)
     classes = class_names(labels)
-    plan, said = plan_of(train.images, settings)
+    plan, said, levels = plan_of(train.images, settings)
 
     part, rows = train, np.arange(len(labels))
     if test is None:
@@ -83,7 +83,9 @@ def load_arrays(settings: DataSettings, split: str, progress: Progress | None = 
     notes += [odd] if odd else []
     if split == "train":
         rows = rows[limited(len(rows), settings.limit)]
-    return decoded(settings, part.images, rows, [labels[row] for row in rows], classes, plan, said + notes, progress)
+    chosen = [labels[row] for row in rows]
+    found = decoded(settings, part.images, rows, chosen, classes, plan, said + notes, progress)
+    return replace(found, range=levels)
 
 
 def decoded(
@@ -156,14 +158,14 @@ def contents(image: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def plan_of(stored: Stored, settings: DataSettings) -> tuple[Plan, list[str]]:
+def plan_of(stored: Stored, settings: DataSettings) -> tuple[Plan, list[str], str | None]:
     """How the images are brought to one shape; of 8 bits no pixel is read for it."""
     if stored.dtype in (np.uint8, np.bool_):
         images = np.zeros((1, *stored.shape[1:]), stored.dtype)
     else:
         images = stored.open()
     rows = Rows(images, np.arange(len(images)), stored)
-    return survey(rows.__getitem__, len(rows), settings.image_size, settings.channels)
+    return survey(rows.__getitem__, len(rows), settings.image_size, settings.channels, settings.range)
 
 
 def parts_of(file: Path) -> dict[str, Part]:
@@ -226,6 +228,8 @@ def labels_of(part: Part, named: Path | None) -> tuple[list[str | None], str]:
     none: list[str | None] = [None] * images.shape[0]
     if stored is None:
         return none, ""
+    if stored.dtype.kind == "O":
+        raise PrelaxError(f"{stored} holds Python objects: save labels as words, labels.astype(str), or as numbers")
     if stored.shape[:1] != images.shape[:1] or stored.dtype.kind not in "biufUS":
         raise PrelaxError(
             f"{stored} (of shape {stored.shape}, {stored.dtype}) is no label for each of the {images.shape[0]:,} "
@@ -237,11 +241,11 @@ def labels_of(part: Part, named: Path | None) -> tuple[list[str | None], str]:
         values = values.astype("S")
     if values.shape[1] != 1:
         if values.dtype.kind in "US" or not ((values == 0) | (values == 1)).all() or (values.sum(1) != 1).any():
-            return none, f"{stored} has several labels an image: none is taken, since kNN and the probes ask for one"
+            return none, f"{stored} has several labels an image, where kNN and the probes ask for one: none {NO_LABELS}"
         values = values.argmax(1, keepdims=True)  # one of so many
     if values.dtype.kind == "f":
         if not np.isfinite(values).all() or (values != np.rint(values)).any():
-            return none, f"{stored} has measurements, not classes: none is taken as a label"
+            return none, f"{stored} has measurements, not classes (no label is -1, not NaN): none {NO_LABELS}"
         values = values.astype(np.int64)
     words = [
         word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word) for word in values[:, 0].tolist()

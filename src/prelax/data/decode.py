@@ -211,8 +211,8 @@ def to_uint8(array: np.ndarray, plan: Plan) -> np.ndarray:
     if array.dtype == np.bool_:
         return array.astype(np.uint8) * np.uint8(255)
     low, high = plan.real if array.dtype.kind == "f" else plan.whole
-    scaled = (np.nan_to_num(array.astype(np.float32), nan=low) - low) * (255.0 / max(high - low, 1e-12))
-    return np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
+    found = np.clip(np.nan_to_num(array.astype(np.float32), nan=low, posinf=high, neginf=low), low, high)
+    return np.rint((found - low) * (255.0 / max(high - low, 1e-12))).astype(np.uint8)
 
 
 def _match(array: np.ndarray, channels: int) -> np.ndarray:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import statistics
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
 
 from prelax.config import DataSettings
 from prelax.data.cache import cache_folder, cached, digest
-from prelax.data.decode import Look, Plan, Source, extent, look
+from prelax.data.decode import EXTENSIONS, Look, Plan, Source, extent, look
 from prelax.data.images import ImageSet, limited, numbered
 from prelax.data.listing import (
     Listing,
@@ -25,10 +27,12 @@ from prelax.data.listing import (
 )
 from prelax.data.memory import gigabytes
 from prelax.data.pool import decode_all
-from prelax.errors import PrelaxError, printable, readable
+from prelax.data.ranges import as_text, ranges
+from prelax.errors import PrelaxError, PrelaxWarning, printable, readable
 
 SIDES = (32, 64, 96, 128, 160, 256)  # 256 leaves room for crops of 224
 SAMPLE = 512  # files looked at to choose the size and channels of a set
+READ = 256  # of these, files read whole to choose a range
 TEST_NAMES = ("test", "val", "valid", "validation")
 # Pictures that are not read: of phones, cameras, microscopes, scanners and clinics.
 PICTURES = {".heic", ".heif", ".jxl", ".nef", ".cr2", ".cr3", ".arw", ".dng", ".raf", ".orf", ".rw2"}
@@ -81,16 +85,21 @@ def _range(extents: list[tuple[float, float]], kind: str) -> tuple[float, float]
     return 0.0, float(2**bits - 1)
 
 
+def drawn(count: int, most: int) -> list[int]:
+    """Positions below ``count``, at most so many: a draw, since files are often named in turns (of four channels)."""
+    return sorted(np.random.default_rng(0).permutation(count)[:most].tolist())
+
+
 def survey(
-    sources: Callable[[int], Source], count: int, side: int | None, channels: int | None
-) -> tuple[Plan, list[str]]:
-    """How the images of a set are brought to one shape, from the headers of an even sample, and lines that say so.
+    sources: Callable[[int], Source], count: int, side: int | None, channels: int | None, levels: str | None = None
+) -> tuple[Plan, list[str], str | None]:
+    """How the images of a set are brought to one shape, from a sample of them; lines that say so, and ``data.range``.
 
     Args:
         sources: the path or the contents of the file at a position below ``count``.
-        side, channels: what the settings fix; None to choose.
+        side, channels, levels: what the settings fix; None to choose.
     """
-    rows = sorted({i * count // min(count, SAMPLE) for i in range(min(count, SAMPLE))})
+    rows = drawn(count, SAMPLE)
     looks: dict[int, Look] = {row: seen for row in rows if (seen := look(sources(row), channels))}
     if not looks:  # a bad patch; any readable file will do
         first = next(((row, seen) for row in range(count) if (seen := look(sources(row), channels))), None)
@@ -108,14 +117,20 @@ def survey(
             notes.append(
                 f"images have {channels} channels: those of most sampled files ({share}); others are converted"
             )
-    ranges: dict[str, tuple[float, float]] = {}
+    found = ranges(levels) if levels else {}
     for kind, words in (("i", "integer pixels of more than 8 bits"), ("f", "floating-point pixels")):
         wide = [row for row, seen in looks.items() if seen.kind == kind]
-        extents = [e for row in wide[:: math.ceil(len(wide) / 64) or 1] if (e := extent(sources(row), channels))]
-        if extents:
-            ranges[kind] = _range(extents, kind)
-            notes.append(f"{words}: {ranges[kind][0]:g} to {ranges[kind][1]:g} becomes 0 to 255")
-    return Plan(side, channels, ranges.get("i", (0.0, 65535.0)), ranges.get("f", (0.0, 1.0))), notes
+        chosen = ""
+        if wide and kind not in found:
+            read = [wide[i] for i in drawn(len(wide), READ)]
+            extents = [e for row in read if (e := extent(sources(row), channels))]
+            if extents:
+                found[kind] = _range(extents, kind)
+                chosen = f": what {len(extents):,} of them need (data.range=LOW,HIGH names another)"
+        if wide and kind in found:
+            notes.append(f"{words}: {found[kind][0]:g} to {found[kind][1]:g} becomes 0 to 255{chosen}")
+    plan = Plan(side, channels, found.get("i", (0.0, 65535.0)), found.get("f", (0.0, 1.0)))
+    return plan, notes, as_text(found)
 
 
 def trees(root: Path, test_root: Path | None) -> tuple[Path, Path | None]:
@@ -143,7 +158,7 @@ def _folder(path: Path | None, key: str) -> Path:
                 f"{key}: {path} is not a folder; name the folder the images are in, or a .npy, .npz or .h5 file of them"
             )
         raise PrelaxError(
-            f"{key}: {path} is not there; if the images were moved, tell the run where they are now: "
+            f"{key}: {path} is not there; if the images of a run were moved, tell it where they are now: "
             f"`prelax pretrain RUN --resume {key}=FOLDER` (a run that is finished is not trained again)"
         )
     return path
@@ -179,7 +194,12 @@ def load_folder(
     if not whole.names:
         raise _nothing(whole, "images")
     table = read_labels(settings.labels.expanduser()) if settings.labels else None
-    labels = csv_labels(whole, root, table) if table is not None else folder_labels(whole.names)
+    tests = scan(test_tree) if test_tree is not None and (table is not None or split == "test") else None
+    used: set[str] = set()
+    if table is not None:
+        labels = csv_labels(whole, root, table, tests.names if tests else (), used)
+    else:
+        labels = folder_labels(whole.names)
     if table is not None and not any(labels):
         raise PrelaxError(f"data.labels: no line of {settings.labels} names a file under {train_tree}")
     classes = class_names(labels)
@@ -196,11 +216,12 @@ def load_folder(
                 "with data.test_root, or data.test_fraction above 0"
             )
     elif split == "test":
-        listing = scan(test_tree)
+        assert tests is not None
+        listing = tests
         if not listing.names:
             raise _nothing(listing, "test images")
         if table is not None:
-            labels = csv_labels(listing, root, table)
+            labels = csv_labels(listing, root, table, whole.names)
         elif layout.test_labels:
             labels = [layout.test_labels.get(name) for name in listing.names]
         else:
@@ -211,7 +232,7 @@ def load_folder(
         listing, labels = listing.pick(rows), [labels[i] for i in rows]
 
     side = settings.image_size or layout.image_size
-    plan, notes = survey(whole.path, len(whole.names), side, settings.channels)
+    plan, notes, levels = survey(whole.path, len(whole.names), side, settings.channels, settings.range)
     if held_back:
         notes.append(f"{held_back:,} of {len(whole.names):,} files are held out to measure on (data.test_fraction)")
     if split == "train" and test_tree is not None:
@@ -219,7 +240,26 @@ def load_folder(
     if split == "train" and table is not None:
         known = sum(label is not None for label in labels)
         notes.append(f"{known:,} of {len(labels):,} images have a label in {settings.labels}")
-    return _decode(settings, listing, labels, classes, plan, notes, progress, layout)
+        if tests is not None:
+            csv_labels(tests, root, table, whole.names, used)
+        unknown(table, used, settings.labels, root)
+    found = _decode(settings, listing, labels, classes, plan, notes, progress, layout)
+    return replace(found, range=levels)
+
+
+def unknown(table: Mapping[str, str], used: set[str], file: Path | None, root: Path) -> None:
+    """Warns of the lines of a table that name no image: a misspelt one costs a label."""
+    left = [name for name in table if name not in used]
+    if left and Path(left[0]).suffix.lower() not in EXTENSIONS and next(iter(table)) == left[0]:
+        left = left[1:]  # the header
+    if left:
+        lines = f"{len(left):,} of {len(table):,} lines" if len(left) > 1 else "a line"
+        warnings.warn(
+            f"{lines} of {file} {'name' if len(left) > 1 else 'names'} no image under {root} by its path, or by a name "
+            f"that only one has: {', '.join(map(printable, left[:3]))}{', ...' if left[3:] else ''}",
+            PrelaxWarning,
+            stacklevel=3,
+        )
 
 
 def kinds(others: Counter[str], most: int) -> str:
@@ -281,9 +321,12 @@ def _decode(
     if ignored:
         others = listing.others
         notes.append(f"{files(ignored)} left out, of kinds that are not read: {kinds(others, 5)}{convert(others)}")
-    if skipped:
-        whole = f"{count + len(listing.skipped):,}"
-        notes.append(f"{files(len(skipped))} skipped of {whole}: log.txt in the run folder says which, and why")
+    shut = sum(path.endswith("/") for path, _ in listing.skipped)
+    if shut:
+        notes.append(f"{shut:,} folder{'' if shut == 1 else 's'} cannot be opened, and nothing in there is read")
+    if lost := len(skipped) - shut:
+        whole = f"{count + len(listing.skipped) - shut:,}"
+        notes.append(f"{files(lost)} skipped of {whole}: log.txt in the run folder says which, and why")
     where = f"decoded into {decoded.file}" if decoded.file else "in memory"
     notes.append(f"{len(labels):,} images, {gigabytes(decoded.images.numel())}, {where}")
     return ImageSet(

@@ -18,6 +18,9 @@ from prelax.errors import PrelaxError
 GREY = (0.299, 0.587, 0.114)  # ITU-R 601, Pillow's weights for "L"
 
 
+NO_LABELS = "is taken as a label"  # in the note that says why labels of a file are none
+
+
 @dataclass
 class ImageSet:
     """Decoded images of one split, with labels where there are any.
@@ -32,6 +35,7 @@ class ImageSet:
         notes: lines for the run's log: what was chosen and why.
         file: the ``.npy`` file behind ``images``, when they are memory-mapped.
         plan: how files became these images, when they did.
+        range: what became 0 and 255 of files deeper than 8 bits (``data.range``); None where none are.
     """
 
     name: str
@@ -43,6 +47,7 @@ class ImageSet:
     notes: list[str] = field(default_factory=list)
     file: Path | None = None
     plan: Plan | None = None
+    range: str | None = None
 
     def __len__(self) -> int:
         return self.images.shape[0]

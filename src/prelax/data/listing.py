@@ -7,6 +7,7 @@ import hashlib
 import os
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -134,10 +135,14 @@ def folder_labels(names: list[str]) -> list[str | None]:
 
 
 def read_labels(path: Path) -> dict[str, str]:
-    """A CSV of path,label (comma, semicolon or tab; a header line is fine) as a mapping."""
+    """A CSV of path,label (comma, semicolon or tab; a header line is fine) as a mapping; -1 is no label."""
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise PrelaxError(
+            f"data.labels: {path} is not UTF-8: save it as such (in a spreadsheet: 'CSV UTF-8') and try again"
+        ) from None
+    except OSError as error:
         raise PrelaxError(f"data.labels: {path} cannot be read: {reason(error)}") from None
     first = text.partition("\n")[0]
     delimiter = max(",;\t", key=first.count)
@@ -147,25 +152,43 @@ def read_labels(path: Path) -> dict[str, str]:
             continue
         if len(row) < 2:
             raise PrelaxError(f"data.labels: line {number} of {path} has no label; each line is path,label")
-        labels[row[0].strip().removeprefix("./")] = row[1].strip()
-    return labels
+        name, label = row[0].strip().removeprefix("./"), row[1].strip()
+        if labels.setdefault(name, label) != label:
+            raise PrelaxError(
+                f"data.labels: line {number} of {path} calls {printable(name)} {label!r}, and a line before it "
+                f"{labels[name]!r}: leave one of them"
+            )
+    return {name: label if label != "-1" else "" for name, label in labels.items()}
 
 
-def csv_labels(listing: Listing, root: Path, table: dict[str, str]) -> list[str | None]:
-    """The label of each file from a table keyed by path (under ``root``, under the listing, whole) or unique name."""
+def csv_labels(
+    listing: Listing, root: Path, table: dict[str, str], others: Sequence[str] = (), used: set[str] | None = None
+) -> list[str | None]:
+    """The label of each file from a table keyed by path (under ``root``, under the listing, whole) or unique name.
+
+    Args:
+        others: names in another tree of the set; what is called so there too is told by its path under ``root`` alone.
+        used: takes the lines of the table that name a file.
+    """
     try:
         prefix = listing.root.relative_to(root).as_posix() + "/"
     except ValueError:
         prefix = ""
     prefix = "" if prefix == "./" else prefix
-    bare = Counter(name.rpartition("/")[2] for name in listing.names)
+    bare = Counter(name.rpartition("/")[2] for name in (*listing.names, *others))
+    twice = set(others)
     parts = listing.root.parts  # the folder as one may have typed it: /a/photos, a/photos or photos
     ends = [str(listing.root), *("/".join(parts[-depth:]) for depth in range(1, len(parts)))]
     found: list[str | None] = []
     for name in listing.names:
         last = name.rpartition("/")[2]
-        keys = (prefix + name, name, *(f"{end}/{name}" for end in ends), *((last,) if bare[last] == 1 else ()))
-        found.append(next((table[key] for key in keys if table.get(key)), None))
+        keys = [prefix + name, *(f"{end}/{name}" for end in ends)]
+        keys += [name] if name not in twice else []
+        keys += [last] if bare[last] == 1 else []
+        key = next((key for key in keys if key in table), None)
+        if used is not None and key is not None:
+            used.add(key)
+        found.append(table[key] or None if key is not None else None)
     return found
 
 

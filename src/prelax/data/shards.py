@@ -65,6 +65,7 @@ class ShardSet:
     counted: Path | None = None  # where the counts are kept
     paths: None = None
     skipped: tuple[()] = ()
+    range: str | None = None
 
     def __len__(self) -> int:
         return sum(self.counts)
@@ -118,6 +119,7 @@ def open_shards(
     progress: Callable[[int, int], None] | None = None,
     mix: int = 8,
     limit: int | None = None,
+    levels: str | None = None,
 ) -> ShardSet:
     """The shards of a pattern, counted: the first time every shard is read once, later the count comes from the cache.
 
@@ -138,7 +140,7 @@ def open_shards(
     first: list[bytes] = []
     for url in urls[:4]:
         first += _first(url, 64)
-    plan, notes = survey(first.__getitem__, len(first), image_size, channels)
+    plan, notes, chosen = survey(first.__getitem__, len(first), image_size, channels, levels)
     classes = class_names(named)
     number: dict[str | None, int] = {name: i for i, name in enumerate(classes)} | {None: -1}
     known = torch.tensor([number[label] for label in named]) if classes else None
@@ -158,7 +160,8 @@ def open_shards(
         hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest() for told in (read, hashes)
     )
     counts = [len(labels) for labels in read]
-    return ShardSet("shards", urls, counts, plan, known, classes, notes, mix, digest, contents, counted.file)
+    where = counted.file
+    return ShardSet("shards", urls, counts, plan, known, classes, notes, mix, digest, contents, where, range=chosen)
 
 
 def _first(url: str, rows: int) -> list[bytes]:
@@ -170,7 +173,8 @@ def shards_of(settings: DataSettings, progress: Callable[[int, int], None] | Non
     """The training images that ``data.shards`` names."""
     assert settings.shards is not None
     size, channels = settings.image_size, settings.channels
-    return open_shards(settings.shards, size, channels, settings.cache, progress, settings.mix, settings.limit)
+    mix, limit, levels = settings.mix, settings.limit, settings.range
+    return open_shards(settings.shards, size, channels, settings.cache, progress, mix, limit, levels)
 
 
 def decode_shard(url: str, plan: Plan, count: int, pool: Executor | None = None) -> tuple[np.ndarray, list[str]]:

@@ -78,7 +78,16 @@ def headers(file: Path) -> dict[str, Stored]:
         array = np.load(file, mmap_mode="r", allow_pickle=False)
         return {"": Stored(file, None, array.shape, array.dtype)}
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
-        raise PrelaxError(f"{file} cannot be read as {kind} file: {reason(error)}") from None
+        why = reason(error)
+        if "pickled" in why or "Python objects" in why:  # NumPy takes what it does not know for objects
+            numpy = _starts_as_numpy(file)
+            why = "it holds Python objects: save words with .astype(str), numbers as numbers" if numpy else "it is none"
+        raise PrelaxError(f"{file} cannot be read as {kind} file: {why}") from None
+
+
+def _starts_as_numpy(file: Path) -> bool:
+    with open(file, "rb") as handle:
+        return handle.read(6) == b"\x93NUMPY"
 
 
 def in_npz(file: Path) -> dict[str, Stored]:

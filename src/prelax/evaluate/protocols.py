@@ -170,7 +170,8 @@ def dataset(on: DataSettings | str | None, own: DataSettings, channels: int) -> 
         other |= dict.fromkeys(("test_root", "labels", "limit", *(("root",) if own.source == "folder" else ())))
         return own.model_copy(update=other)
     if Path(on).is_dir() or is_arrays(Path(on)):
-        return DataSettings(source="folder", root=Path(on), image_size=own.image_size, channels=channels)
+        shape = {"image_size": own.image_size, "channels": channels, "range": own.range}
+        return DataSettings(source="folder", root=Path(on).absolute(), **shape)
     raise PrelaxError(f"no dataset {on!r}, and no folder or .npy, .npz or .h5 file of that name{nearest(on, SOURCES)}")
 
 
@@ -249,7 +250,7 @@ def notes(result: Mapping[str, Any]) -> list[str]:
         more = (
             ""
             if result.get("dataset") in SOURCES
-            else " To measure on more, train with data.test_fraction=0.3, which holds more of them out."
+            else " Without a test folder of its own, data.test_fraction=0.3 in training holds more of them out."
         )
         found.append(f"{few} few: one more or less is {100 / images:.1f} points.{more}")
     if isinstance(seen, int) and seen:

@@ -251,7 +251,8 @@ def pretraining_images(own: DataSettings, target: DataSettings) -> ImageSet | No
     if target.source != own.source and "folder" not in (target.source, own.source):
         return None  # two published datasets: their pixels are not the same files (`pretraining_names`)
     try:
-        return load(own.model_copy(update={"image_size": target.image_size, "channels": target.channels}), "train")
+        alike = {"image_size": target.image_size, "channels": target.channels, "range": target.range}
+        return load(own.model_copy(update=alike), "train")
     except PrelaxError:
         return None  # a backbone that came without its data
 

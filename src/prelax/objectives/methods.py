@@ -16,6 +16,7 @@ A view is (draw, relaxed): views of one draw share all of its record; a relaxed 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from prelax.config import MethodSettings, nearest
@@ -236,6 +237,14 @@ def weighed(settings: MethodSettings) -> list[Term]:
     if "pl" in kinds and settings.std_tells == "difference" and settings.std_anchor == "none":
         raise PrelaxError("method.std_tells=difference asks of two views: set method.std_anchor=other with it")
     return found
+
+
+def turned(settings: MethodSettings, terms: Sequence[Term]) -> list[Term]:
+    """The relaxed terms whose residual ``reverse`` turns: those of ordinary views, or all where there are none."""
+    views = method(settings.name).views
+    relaxed = [term for term in terms if term.kind == "relax" and coefficient(settings, term.alpha) > 0]
+    plain = [term for term in relaxed if not any(views[at - 1].relaxed for at in term.views[:2])]
+    return plain or relaxed
 
 
 def unread(settings: MethodSettings) -> set[str]:

@@ -5,28 +5,20 @@ from __future__ import annotations
 import json
 import shlex
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from prelax.config import Settings
 from prelax.errors import PrelaxError
 from prelax.report.content import Row
 from prelax.report.gather import results
-from prelax.run import Run
+from prelax.run import CHANGEABLE, Run
 
 COEFFICIENTS = ("alpha", "beta", "gamma")
-ALIKE: dict[str, Callable[[Settings], Any]] = {
-    "data": lambda s: s.data.label,
-    "model.backbone": lambda s: s.model.backbone,
-    "method.base": lambda s: s.method.base,
-    "train.epochs": lambda s: s.train.epochs,
-    "train.optimizer": lambda s: s.train.optimizer,
-}
 
 
-def scores(runs: Sequence[Run]) -> list[tuple[Any, float]]:
-    """The method's settings and the accuracy of every run, by the first measurement that all have.
+def scores(runs: Sequence[Run]) -> tuple[str, list[tuple[Any, float]]]:
+    """The first measurement that all runs have, and by it the method's settings and the accuracy of every run.
 
     On their own dataset before others, and linear before kNN.
     """
@@ -47,14 +39,19 @@ def scores(runs: Sequence[Run]) -> list[tuple[Any, float]]:
             f"the runs have no measurement in common; {said} lack(s) {most.protocol} on {most.dataset}: "
             f"`prelax evaluate RUN --protocol {most.protocol}`"
         )
-    return list(zip((run.settings.method for run in runs), values(row), strict=True))
+    return row.protocol, list(zip((run.settings.method for run in runs), values(row), strict=True))
 
 
 def alike(runs: Sequence[Run]) -> None:
-    """Refuses runs that differ in what no such figure compares."""
-    for name, key in ALIKE.items():
-        found = list(dict.fromkeys(str(key(run.settings)) for run in runs))
-        if len(found) > 1:
+    """Refuses runs that differ in what no such figure compares: in anything but the method and the seed."""
+    named = {"data.label": [run.settings.data.label for run in runs]}
+    for section in ("data", "model", "augment", "train"):
+        trees = [getattr(run.settings, section).model_dump(mode="json") for run in runs]
+        named |= {f"{section}.{leaf}": [tree[leaf] for tree in trees] for leaf in trees[0]}
+    named["method.base"] = [run.settings.method.base for run in runs]
+    for name, values in named.items():
+        found = list(dict.fromkeys(map(str, values)))
+        if len(found) > 1 and name not in CHANGEABLE:
             raise PrelaxError(f"the runs differ in {name} ({', '.join(found)}): such a figure is of runs that do not")
 
 
@@ -70,7 +67,7 @@ def sensitivity_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     The other coefficients are held at the values most runs of the method have.
     """
     rows: list[dict[str, Any]] = []
-    scored = scores(runs)
+    protocol, scored = scores(runs)
     for method in dict.fromkeys(settings.name for settings, _ in scored):
         mine = [(settings, value) for settings, value in scored if settings.name == method]
         usual = {name: statistics.mode(getattr(settings, name) for settings, _ in mine) for name in COEFFICIENTS}
@@ -86,7 +83,7 @@ def sensitivity_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
                 by_value.setdefault(at, []).append(value)
             if len(by_value) > 1:
                 rows += [
-                    {"method": method, "coefficient": name, "value": at, **spread(values)}
+                    {"method": method, "coefficient": name, "value": at, "protocol": protocol, **spread(values)}
                     for at, values in sorted(by_value.items())
                 ]
     if not rows:
@@ -98,7 +95,8 @@ def reverse_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Accuracies with the normal and with the reverse residual, a row a method; seeds are averaged."""
     found: dict[str, dict[str, list[float]]] = {}
     first: dict[str, Any] = {}
-    for settings, value in scores(runs):
+    protocol, scored = scores(runs)
+    for settings, value in scored:
         normal = settings.model_copy(update={"reverse": False})
         if normal != first.setdefault(settings.name, normal):
             raise PrelaxError(f"the {settings.name} runs differ in more than method.reverse and the seed")
@@ -106,7 +104,7 @@ def reverse_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
         found.setdefault(settings.name, {}).setdefault(kind, []).append(value)
     rows: list[dict[str, Any]] = []
     for method, pair in found.items():
-        row: dict[str, Any] = {"loss": method}
+        row: dict[str, Any] = {"loss": method, "protocol": protocol}
         for kind, values in pair.items():
             row |= spread(values, kind, f"{kind}_std")
         rows.append(row)

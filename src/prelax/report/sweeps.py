@@ -95,7 +95,7 @@ def draw_sensitivity(points: Sequence[Mapping[str, Any]], path: Path | str) -> l
                     )
             axes.set_xlabel(greek.get(coefficient, coefficient))
             axes.grid(axis="y")
-        grid[0].set_ylabel("linear accuracy (%)")
+        grid[0].set_ylabel(measured(told))
         handles = {text: h for axes in grid for h, text in zip(*axes.get_legend_handles_labels(), strict=True)}
         if len(methods) > 1:
             drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(methods))
@@ -138,9 +138,16 @@ def draw_reverse(rows: Sequence[Mapping[str, Any]], path: Path | str) -> list[Pa
         axes.set_ylim(len(told) - 0.4, -0.6)
         axes.margins(x=0.16)
         axes.grid(axis="x")
-        axes.set_xlabel("linear accuracy (%)")
+        axes.set_xlabel(measured(told))
         drawing.legend(loc="outside lower center", ncols=2)
     return written
+
+
+def measured(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The name of an axis: by which measurement the rows are; rows that do not say are the paper's, linear."""
+    names = {"knn": "kNN", "linear-fast": "linear"}
+    protocol = str(next((row["protocol"] for row in rows if row.get("protocol")), "linear"))
+    return f"{names.get(protocol, protocol)} accuracy (%)"
 
 
 def checked(rows: Sequence[Mapping[str, Any]], name: str, *also: str) -> list[Mapping[str, Any]]:

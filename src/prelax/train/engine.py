@@ -25,6 +25,7 @@ from prelax.errors import PrelaxError, PrelaxWarning, first_line
 from prelax.memory import keep_freed_memory
 from prelax.nets.backbones import channels_last, idle_weights
 from prelax.nets.norm import prepare_to_compile, silent_channels
+from prelax.objectives import weighed
 from prelax.train.devices import in_bfloat16
 from prelax.train.norms import synchronise
 from prelax.train.optim import load_optimizer, optimizer, schedules
@@ -61,8 +62,8 @@ class Engine:
         self.bfloat16 = in_bfloat16(settings, device)
         channels, side = images.shape[0], images.shape[-1]
         self.maker = ViewMaker(settings, channels, side, device)
-        if settings.method.name == "supervised":
-            check_labels(images, settings.data.source)
+        if any(term.kind == "classify" for term in weighed(settings.method)):
+            check_labels(images, settings)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(settings.seed)  # torch.manual_seed reaches every device
             self.objective = Objective(

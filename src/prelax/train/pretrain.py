@@ -161,7 +161,7 @@ def begin(
             return train(run, engine, probe, progress, on_epoch)
         except NoSpace as full:
             raise PrelaxError(f"no space left to write {full.target}; free some and go on with --resume") from None
-        except (torch.OutOfMemoryError, PrelaxError):
+        except Exception:
             if process.writes and not resume:
                 let_go(run)
             raise

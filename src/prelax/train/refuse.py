@@ -43,18 +43,19 @@ def check_enough(settings: Settings, images: ImageSet | ShardSet, processes: int
     limit = f" under data.limit={settings.data.limit}" if settings.data.limit is not None else ""
     each = f" for each of {processes} processes" if processes > 1 else ""
     held = isinstance(images, ImageSet) and any("(data.test_fraction)" in note for note in images.notes)
-    hint = "; data.test_fraction=0 holds none of them out" if held else ""
+    hint = "; data.test_fraction=0 holds none of them out" if held and settings.data.limit is None else ""
     raise PrelaxError(f"{settings.data.label} has {count} to train on{limit}: training needs at least two{each}{hint}")
 
 
-def check_labels(images: ImageSet | ShardSet, source: str) -> None:
+def check_labels(images: ImageSet | ShardSet, settings: Settings) -> None:
     """Refuses images that cannot be trained on with labels, and says how many have none."""
+    name, source = settings.method.name, settings.data.source
     if images.labels is None:
-        raise PrelaxError(f"method supervised needs labels, and {source} has none; choose another method.name")
+        raise PrelaxError(f"method {name} needs labels, and {source} has none; choose another method.name")
     missing = int((images.labels < 0).sum())
     if missing:
         raise PrelaxError(
-            f"method supervised needs a label for every image, and {missing} of {len(images)} have none; "
+            f"method {name} needs a label for every image, and {missing} of {len(images)} have none; "
             "label them, take them away, or choose another method.name"
         )
 

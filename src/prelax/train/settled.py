@@ -69,8 +69,8 @@ def with_weights(settings: Settings, run: Run) -> tuple[Settings, Weights | None
 
 
 def as_found(settings: Settings, images: ImageSet | ShardSet) -> Settings:
-    """The settings with the size and channels that were chosen by what the images are."""
-    found = {"image_size": images.shape[-1], "channels": images.shape[0]}
+    """The settings with the size, channels and range that were chosen by what the images are."""
+    found = {"image_size": images.shape[-1], "channels": images.shape[0], "range": images.range}
     wanted = {key: value for key, value in found.items() if getattr(settings.data, key) is None}
     return settings.model_copy(update={"data": settings.data.model_copy(update=wanted)})
 

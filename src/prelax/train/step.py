@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from prelax.collectives import grouped, sum_over_processes, world_size
 from prelax.config import Settings
 from prelax.nets import Encoder, Network
-from prelax.objectives import PretextLoss, Term, base_of, looc, loss_scale, margin, method, nt_xent, r2s, sim, weighed
+from prelax.objectives import PretextLoss, Term, base_of, looc, loss_scale, margin, method, nt_xent, r2s, sim
+from prelax.objectives.methods import turned, weighed
 from prelax.objectives.parts import coefficient
 from prelax.record import Target, asked_of, differences, differing
 
@@ -63,6 +64,7 @@ class Objective(nn.Module):
         self.apart = 1 if all(view.fixed is not None for view in self.views) else self.full
         self.base = base_of(settings.method)
         self.terms = weighed(settings.method)
+        self.turned = turned(self.settings, self.terms)
         self.scale = loss_scale(settings.method)
         self.share: Tensor  # what is left of the pretexts' weights; the engine writes it
         self.register_buffer("share", torch.ones(()), persistent=False)
@@ -196,8 +198,7 @@ class Objective(nn.Module):
     def pair(self, term: Term) -> tuple[int, int]:
         """The residual of a relaxed term, in reverse if so configured: that of R2S, or of R3S where R2S is not."""
         i, j, _ = term.views
-        turned = "r2s" if any(other.name == "r2s" for other in self.terms) else "r3s"
-        return (j, i) if self.settings.reverse and term.name == turned else (i, j)
+        return (j, i) if self.settings.reverse and term in self.turned else (i, j)
 
     def alignment(
         self, term: Term, z: Sequence[Tensor], t: Sequence[Tensor], g: Mapping[tuple[int, ...], Tensor]

@@ -174,12 +174,16 @@ def check_drawn(settings: Settings, one: augment.Pipeline, two: augment.Pipeline
             f"{asked.name} asks how its views were made, and those of augment.preset={settings.augment.preset} draw "
             "nothing that has targets: take an augmentation that has, or method.name=simsiam"
         )
-    if "compare" not in kinds and asked.std_tells != "difference":
+    views = method(asked.name).views
+    both = "compare" in kinds or asked.std_tells == "difference"
+    of_two = any(term.kind == "pl" and views[term.views[0] - 1].draw == 2 for term in weighed(asked))
+    if not both and not of_two:
         return
     names = {spec.name for spec in two.specs}
     if lacking := [spec.name for spec in one.specs if spec.name not in names]:
+        what = "how two views differ" if both else "how view 2 was made"
         raise PrelaxError(
-            f"{asked.name} asks how two views differ, and view 2 of augment.preset={settings.augment.preset} draws no "
+            f"{asked.name} asks {what}, and view 2 of augment.preset={settings.augment.preset} draws no "
             f"{' and no '.join(lacking)}: let both have that augmentation, Maybe(..., 0.0) where it is not to be done"
         )
 
