@@ -380,9 +380,13 @@ def test_a_run_folder_among_the_images_is_refused_before_anything_is_written(
     assert "first is a run folder: no images are read there; name the folder they are in" in said
 
 
-def test_what_is_measured_of_a_run_that_cannot_be_written_is_told(run: Path) -> None:
+def test_what_is_measured_of_a_run_that_cannot_be_written_is_told(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.rmtree(run / "eval")
     (run / "eval").touch()  # no folder: nothing can be written there
     with pytest.warns(PrelaxWarning, match=r"not kept: cannot write .*eval: File exists$"):
         (found,) = evaluate(Run.open(run), ["knn"], device="cpu")
     assert found["accuracy"] > 0
+    assert main(["evaluate", str(run), "-p", "knn", "--device", "cpu"]) == 0
+    assert "the figures are in" not in capsys.readouterr().out
