@@ -26,13 +26,14 @@ from typing import Any
 
 import torch
 import yaml
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 import prelax
 from prelax.config import FOUND, SUITED, Section, Settings, keys, left_open, to_yaml, validate
 from prelax.errors import PrelaxError, PrelaxWarning, first_line, readable
 from prelax.stamp import commit, now
+from prelax.tensors import read_tensors
 from prelax.whole import Unwritable, numeric, replacing, writing
 
 FORMAT = 1  # of the folder; a newer one is refused
@@ -64,8 +65,8 @@ class Run:
         self.path = Path(path)
         if (shown := readable(str(path))) != str(path):  # safetensors would not open a file in it
             raise PrelaxError(f"{shown} cannot be a run folder: its path is not UTF-8; rename it, or choose another")
-        self.unkept = False  # a result could not be written
         self.torn = False  # checkpoint.pt was found damaged: nothing worth keeping beside the next one
+        self.unkept = False  # a result could not be written
 
     # -- making and opening ------------------------------------------------------------------------------------------
 
@@ -325,10 +326,7 @@ class Run:
         if not path.is_file():
             return None
         try:
-            with open(path, "rb"):  # who may not read it is told that it is not there otherwise
-                return load_file(path)
-        except PermissionError:
-            raise PrelaxError(f"{path} may not be read: permission denied") from None
+            return read_tensors(path)
         except Exception as error:
             raise PrelaxError(f"{path} cannot be read ({first_line(error)}); remove it to do without") from None
 
@@ -338,10 +336,7 @@ class Run:
         if not path.is_file():
             return self._stopped_backbone()
         try:
-            with open(path, "rb"):  # who may not read it is told that it is not there otherwise
-                return load_file(path)
-        except PermissionError:
-            raise PrelaxError(f"{path} may not be read: permission denied") from None
+            return read_tensors(path)
         except Exception as error:
             raise PrelaxError(
                 f"{path} cannot be read ({first_line(error)}); "

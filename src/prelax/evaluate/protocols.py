@@ -171,7 +171,7 @@ def dataset(on: DataSettings | str | None, own: DataSettings, channels: int) -> 
         return own.model_copy(update=other)
     if Path(on).is_dir() or is_arrays(Path(on)):
         shape = {"image_size": own.image_size, "channels": channels, "range": own.range}
-        return DataSettings(source="folder", root=Path(on).absolute(), **shape)
+        return DataSettings(source="folder", root=Path(on), **shape)
     raise PrelaxError(f"no dataset {on!r}, and no folder or .npy, .npz or .h5 file of that name{nearest(on, SOURCES)}")
 
 

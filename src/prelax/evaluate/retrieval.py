@@ -62,7 +62,7 @@ def without(own: Tensor, cosine: Tensor, rows: Tensor, k: int) -> tuple[Tensor, 
 def own_rows(parts: Sequence[ImageSet], queries: Sequence[Path | str]) -> Tensor:
     """The row of each picture among the images, where it is one of their files; else -1."""
     paths = [path for part in parts for path in part.paths or [""] * len(part)]
-    at = {path: row for row, path in enumerate(paths)}
+    at = {os.path.abspath(path): row for row, path in enumerate(paths) if path}
     found = [
         next((at[name] for name in (os.path.abspath(path), os.path.realpath(path)) if name in at), -1)
         for path in queries
