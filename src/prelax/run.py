@@ -254,10 +254,9 @@ class Run:
         In a folder that may not be written it is not kept, which is said: what was measured is not lost by that.
         """
         stamped = {**result, "date": now(), "prelax": prelax.__version__}
-        if unfinished:
-            if not self.unfinished:
-                warnings.warn(f"{self.path} was finished meanwhile: measure it again", PrelaxWarning, stacklevel=3)
-            stamped["unfinished"] = True
+        if unfinished and not self.unfinished:
+            warnings.warn(f"{self.path} was finished meanwhile: measure it again", PrelaxWarning, stacklevel=3)
+        stamped |= {"unfinished": True} if unfinished else {}
         try:
             with writing(self.path / "eval"):
                 (self.path / "eval").mkdir(exist_ok=True)
