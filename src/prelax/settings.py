@@ -43,8 +43,8 @@ class DataSettings(Section):
     @field_validator("range")
     @classmethod
     def _range_is_two_numbers(cls, value: str | None) -> str | None:
-        if value is not None:
-            ranges(value)
+        if value is not None and not ranges(value):
+            raise ValueError("leave it out (null) where the images are to decide")
         return value
 
     @property

@@ -315,6 +315,18 @@ def test_a_csv_does_not_call_two_files_by_one_name(tmp_path: Path, photo, read):
     assert [test.classes[i] if i >= 0 else None for i in test.labels] == ["dog", None]
 
 
+def test_a_csv_names_a_test_tree_elsewhere_by_its_own_folder(tmp_path: Path, photo, read):
+    for tree in ("tr", "te"):
+        for i in range(3):
+            photo(tmp_path / tree / f"{i}.png")
+    table = tmp_path / "labels.csv"
+    table.write_text("0.png,cat\n1.png,dog\nte/1.png,cow\n")
+    given = {"test_root": tmp_path / "te", "labels": table}
+    train, test = (read(tmp_path / "tr", split, **given) for split in ("train", "test"))
+    assert [train.classes[i] if i >= 0 else None for i in train.labels] == ["cat", "dog", None]
+    assert [test.classes[i] if i >= 0 else None for i in test.labels] == [None, "cow", None]
+
+
 def test_a_csv_with_mistakes_says_which(tmp_path: Path, photo, read):
     for i in range(3):
         photo(tmp_path / "set" / f"{i}.png")

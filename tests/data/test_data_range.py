@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from prelax.cli import main
-from prelax.config import resolve
+from prelax.config import DataSettings, resolve
 from prelax.data import ImageSet
 from prelax.errors import PrelaxError
+from prelax.evaluate import evaluate
 from prelax.run import Run
 
 Read = Callable[..., ImageSet]
@@ -89,3 +90,30 @@ def test_other_images_are_read_by_the_range_of_the_run(
     capsys.readouterr()
     assert main(["evaluate", out, "--on", "dim", "-p", "knn", "--device", "cpu"]) == 2
     assert "test images of dim were in pre-training" in capsys.readouterr().err
+
+
+def test_a_blank_image_among_others_is_black_and_no_range_of_nothing(tmp_path: Path, read: Read) -> None:
+    for name, value in (("a", -9999.0), ("b", 300.5)):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "blank.npy", np.full((32, 32), value, np.float32))
+        found = read(tmp_path / name)
+        assert found.range == f";{value:g},{value + 1:g}"
+        assert DataSettings(range=found.range).range == found.range
+        assert not found.images.any()
+
+
+def test_what_a_run_learnt_from_is_known_in_whatever_range_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRELAX_CACHE", str(tmp_path / "cache"))
+    for place in range(60):
+        cell(tmp_path / "set" / "ab"[place % 2] / f"{place:02d}.npy", 1000)
+    small = ["model.backbone=resnet8", "train.epochs=1", "train.batch_size=8", "data.workers=0", "train.device=cpu"]
+    words = [f"data.root={tmp_path}/set", "data.range=0,2000", "data.image_size=32", *small]
+    assert main(["pretrain", "folder", *words, "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    run = Run.open(tmp_path / "run")
+    on = DataSettings(source="folder", root=tmp_path / "set", image_size=32, channels=1, workers=0)
+    (found,) = evaluate(run, ["knn"], on=on, device="cpu")
+    assert (found["pretraining_images_verified"], found["test_images_left_out_as_seen"]) == (False, 0)
+    with pytest.raises(PrelaxError, match="were in pre-training"):
+        evaluate(run, ["knn"], on=on.model_copy(update={"test_fraction": 0.7}), device="cpu")

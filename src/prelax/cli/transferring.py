@@ -74,6 +74,7 @@ def targets(run: Run, every: list[Run], on: list[str]) -> list[DataSettings]:
 
 def as_read_by(run: Run, other: Run) -> DataSettings:
     """Another run's dataset, split and labelled as that run has it, in the shape this run's backbone takes."""
+    from prelax.data.ranges import as_text, ranges
     from prelax.evaluate.protocols import image_size_on
     from prelax.loading import channels_of
 
@@ -82,7 +83,7 @@ def as_read_by(run: Run, other: Run) -> DataSettings:
         return mine
     channels = channels_of(run.settings, run.load_backbone(), str(run.path))
     size = image_size_on(theirs.source, mine)
-    levels = mine.range or theirs.range
+    levels = as_text({**ranges(theirs.range or ""), **ranges(mine.range or "")})
     return theirs.model_copy(update={"channels": channels, "image_size": size, "range": levels, "limit": None})
 
 

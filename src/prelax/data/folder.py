@@ -77,9 +77,9 @@ def _range(extents: list[tuple[float, float]], kind: str) -> tuple[float, float]
     """The (low, high) that become 0 and 255, the same for every image of a set so that brightness stays comparable."""
     low, high = min(e[0] for e in extents), max(e[1] for e in extents)
     if low < 0:
-        return low, high
+        return low, max(high, low + 1)
     if kind == "f":
-        return (0.0, 1.0) if high <= 1 else (0.0, 255.0) if high <= 255 else (low, high)
+        return (0.0, 1.0) if high <= 1 else (0.0, 255.0) if high <= 255 else (low, max(high, low + 1))
     # Cameras put 10, 12 or 14 bits into 16; dividing those by 257 would leave a black image.
     bits = next((bits for bits in (8, 10, 12, 14, 16, 32) if high < 2**bits), 64)  # the last of 64 bits rounds to 2**64
     return 0.0, float(2**bits - 1)
@@ -117,7 +117,7 @@ def survey(
             notes.append(
                 f"images have {channels} channels: those of most sampled files ({share}); others are converted"
             )
-    found = ranges(levels) if levels else {}
+    found = ranges(levels or "")
     for kind, words in (("i", "integer pixels of more than 8 bits"), ("f", "floating-point pixels")):
         wide = [row for row, seen in looks.items() if seen.kind == kind]
         chosen = ""

@@ -171,10 +171,10 @@ def csv_labels(
         used: takes the lines of the table that name a file.
     """
     try:
-        prefix = listing.root.relative_to(root).as_posix() + "/"
-    except ValueError:
-        prefix = ""
-    prefix = "" if prefix == "./" else prefix
+        beneath = listing.root.relative_to(root).as_posix()
+        prefix = [""] if beneath == "." else [f"{beneath}/"]
+    except ValueError:  # a tree elsewhere: nothing in it has a path under the root
+        prefix = []
     bare = Counter(name.rpartition("/")[2] for name in (*listing.names, *others))
     twice = set(others)
     parts = listing.root.parts  # the folder as one may have typed it: /a/photos, a/photos or photos
@@ -182,7 +182,7 @@ def csv_labels(
     found: list[str | None] = []
     for name in listing.names:
         last = name.rpartition("/")[2]
-        keys = [prefix + name, *(f"{end}/{name}" for end in ends)]
+        keys = [f"{start}{name}" for start in (*prefix, *(f"{end}/" for end in ends))]
         keys += [name] if name not in twice else []
         keys += [last] if bare[last] == 1 else []
         key = next((key for key in keys if key in table), None)

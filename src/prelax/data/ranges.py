@@ -14,6 +14,8 @@ def ranges(text: str) -> dict[str, Range]:
     >>> ranges("0,4095"), ranges("0,4095;"), ranges("0,255;0,1")
     ({'i': (0.0, 4095.0), 'f': (0.0, 4095.0)}, {'i': (0.0, 4095.0)}, {'i': (0.0, 255.0), 'f': (0.0, 1.0)})
     """
+    if not text:
+        return {}
     parts = text.split(";") if ";" in text else [text, text]
     try:
         found = {kind: _two(part) for kind, part in zip("if", parts, strict=True) if part.strip()}

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from prelax.config import DataSettings, EvaluateSettings
 from prelax.data import ImageSet, load_splits, picked
 from prelax.data.decode import Plan, Unreadable, decode
+from prelax.data.ranges import ranges
 from prelax.errors import PrelaxError, PrelaxWarning, first_line, printable
 from prelax.evaluate.features import extract
 from prelax.evaluate.knn import CHUNK
@@ -131,7 +132,9 @@ def search(
     check_ending(Path(out))
     parts = list(load_splits(on, split).values())
     side = int(parts[0].images.shape[-1])
-    pictures = [read_picture(path, parts[0].plan or Plan(side, loaded.channels)) for path in queries]
+    scale = ranges(on.range or loaded.settings.data.range or "")
+    plain = Plan(side, loaded.channels, scale.get("i", Plan.whole), scale.get("f", Plan.real))
+    pictures = [read_picture(path, parts[0].plan or plain) for path in queries]
     check_images(torch.stack(pictures), loaded.channels)
     asked, *bank = (
         extract(loaded.backbone, images, loaded.preprocess, device=loaded.device)

@@ -162,6 +162,7 @@ def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0, share
     own = loaded.settings.data
     target = on or own
     train, test = load(target, "train"), load(target, "test")
+    target = target.model_copy(update={"range": train.range}) if target != own and train.range else target
     pretraining = train if target == own and own.shards is None else pretraining_images(own, target)
     verified = pretraining is not None and same_images(loaded, pretraining, target)
     train, test = labelled(train, "training"), labelled(test, "test")
@@ -227,7 +228,8 @@ def same_images(loaded: Loaded, pretraining: ImageSet, target: DataSettings) -> 
     comparing with today's training images could not tell: it is refused. Without a record the answer is no.
     """
     record, own = loaded.path / "data.json", loaded.settings.data
-    if not record.is_file() or (target.image_size, target.channels) != (own.image_size, own.channels):
+    shapes = [(data.image_size, data.channels, data.range) for data in (target, own)]
+    if not record.is_file() or shapes[0] != shapes[1]:
         return False
     try:
         recorded = str(json.loads(record.read_text(encoding="utf-8"))["digest"])

@@ -143,8 +143,9 @@ def look_at_the_settled(axes: Axes) -> None:
     heights = []
     for drawn in axes.get_lines():
         epochs, values = np.asarray(drawn.get_xydata(), float).T
-        since = epochs[-1] / 8 if epochs[-1] >= LONG else 0.0
-        heights.append(values[(epochs >= since) & np.isfinite(values)])
+        known = np.isfinite(values)
+        late = known & (epochs >= epochs[-1] / 8) if epochs[-1] >= LONG else known
+        heights.append(values[late if late.any() else known])
     seen = np.concatenate(heights) if heights else np.empty(0)
     if len(seen) and np.ptp(seen) > 0:
         room = 0.08 * float(np.ptp(seen))

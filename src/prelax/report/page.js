@@ -53,7 +53,8 @@ const LONG = 40;
 /** What a line's heights are scaled to: of a long run not the first eighth, whose rise or fall would flatten the rest. */
 function settled(line) {
   const last = line.epochs[line.epochs.length - 1];
-  return last < LONG ? line.values : line.values.filter((_, i) => line.epochs[i] >= last / 8);
+  const late = last < LONG ? line.values : line.values.filter((_, i) => line.epochs[i] >= last / 8);
+  return late.some((v) => v !== null) ? late : line.values;
 }
 
 function chart(host) {
