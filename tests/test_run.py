@@ -37,6 +37,8 @@ def test_a_run_opens_with_the_settings_it_was_made_with(run: Run) -> None:
 def test_a_folder_that_holds_a_run_is_not_taken_twice(run: Run) -> None:
     with pytest.raises(PrelaxError, match="already holds a run; add --resume"):
         Run.create(run.path, run.settings)
+    with run.lock(), pytest.raises(PrelaxError, match=r"another process is writing to .*; wait for it"):
+        Run.create(run.path, run.settings)
 
 
 def test_a_folder_that_is_no_run_is_refused_with_the_reason(tmp_path: Path) -> None:

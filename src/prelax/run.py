@@ -91,9 +91,9 @@ class Run:
     def check_free(self) -> None:
         """Refuses a folder that already holds a run, or a detector."""
         if (self.path / "config.yaml").exists():
-            raise PrelaxError(
-                f"{self.path} already holds a run; add --resume to go on with it, or choose another --out"
-            )
+            said = f"{self.path} already holds a run; add --resume to go on with it, or choose another --out"
+            with self.lock():  # or another process is writing to it, which is another matter
+                raise PrelaxError(said)
         for name in ("settings.json", "detector.safetensors"):
             if (self.path / name).exists():
                 raise PrelaxError(f"{self.path} already holds a detection run ({name} is there); choose another --out")

@@ -163,7 +163,7 @@ def told(state: Mapping[str, Tensor]) -> str | None:
 
 def published(backbone: str) -> Weights:
     """The weights that torchvision or timm publishes for a backbone, trained with the labels of ImageNet or so."""
-    how = "without a network give a file of weights: model.weights=FILE"
+    how = "without a network name a file of weights in place of pretrained"
     if backbone.startswith("timm:"):
         pretrained_timm(backbone, 3, None)  # now, before an hour of decoding; as they fit, once the images are known
         return Weights(f"timm's pretrained {backbone.removeprefix('timm:')}", {}, backbone)

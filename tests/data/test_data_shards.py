@@ -241,3 +241,20 @@ def test_processes_decode_what_a_thread_decodes(tmp_path: Path):
     walked = shards.walk(0, 1, 8).flatten()
     assert torch.equal(torch.cat([images for _, images in opened.batches(walked, 8)]), expected[walked])
     opened.close()
+
+
+def test_hidden_files_of_a_shard_are_no_images(tmp_path: Path) -> None:
+    write(tmp_path)
+    with tarfile.open(tmp_path / "train-001.tar") as tar:
+        held = [(member.name, tar.extractfile(member).read()) for member in tar.getmembers()]  # type: ignore[union-attr]
+    with tarfile.open(tmp_path / "mac.tar", "w") as tar:
+        for name, content in held:
+            add(tar, {f"train/._{name}": b"AppleDouble", f"train/{name}": content})
+        add(tar, {"x/.hidden.png": held[0][1], "__MACOSX/1.png": held[0][1]})
+    assert list(samples(str(tmp_path / "mac.tar"))) == list(samples(str(tmp_path / "train-001.tar")))
+    assert open_shards(str(tmp_path / "mac.tar"), image_size=16, cache=tmp_path / "cache").counts == [COUNTS[1]]
+
+
+def test_a_command_that_gives_nothing_is_said_so() -> None:
+    with pytest.raises(PrelaxError, match=r"pipe:true cannot be read: the command that fetches it gave nothing"):
+        list(samples("pipe:true"))

@@ -64,6 +64,16 @@ def test_two_folders_of_one_name_are_told_apart(run: Run, tmp_path: Path) -> Non
     assert len(run.evals()) == 2  # its own result is replaced, not the other's
 
 
+def test_a_folder_with_an_equals_sign_is_one_folder_and_protocols_add_up(run: Run, tmp_path: Path) -> None:
+    folder = digits_as_files(tmp_path / "a=b", 2)
+    words = ["transfer", str(run.path), "--on", str(folder), "-p", "knn", "--device", "cpu", "--quiet"]
+    assert main(words) == 0
+    assert run.evals()["knn-a=b"]["classes"] == 2
+    twice = ["-p", "knn", "-p", "logistic,retrieval"]
+    assert main(["evaluate", str(run.path), *twice, "--device", "cpu", "--quiet"]) == 0
+    assert {"knn", "logistic", "retrieval"} <= set(run.evals())
+
+
 def test_another_runs_folder_is_split_and_labelled_as_that_run_has_it(run: Run, tmp_path: Path) -> None:
     first = trained_on(run, tmp_path / "first", root=tmp_path / "a", test_root=tmp_path / "a_test")
     second = trained_on(run, tmp_path / "second", root=tmp_path / "b", test_fraction=0.3, limit=7)

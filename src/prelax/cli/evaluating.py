@@ -27,9 +27,9 @@ def evaluate(
         list[str] | None, typer.Argument(metavar="evaluate.KEY=VALUE", help="Settings of the evaluation.")
     ] = None,
     protocol: Annotated[
-        str,
+        list[str],
         typer.Option("--protocol", "-p", help="Names of `prelax list protocols`.", autocompletion=complete_protocol),
-    ] = "knn,logistic",
+    ] = ["knn,logistic"],  # noqa: B006
     on: On = None,
     root: Root = None,
     labels: Annotated[
@@ -51,7 +51,7 @@ def evaluate(
     from prelax.run import Run
     from prelax.train import joined
 
-    opened, names = Run.open(run), check(protocol.split(","))
+    opened, names = Run.open(run), check([name for names in protocol for name in names.split(",")])
     settings = changed(opened.settings.evaluate, changes or [])
     with working(), joined(device) as process:
         target, where = with_labels(opened, dataset(opened, on, root), labels), chosen(device, process)

@@ -65,7 +65,7 @@ def targets(run: Run, every: list[Run], on: list[str]) -> list[DataSettings]:
     found: list[Any] = []
     if on:
         for asked in on:
-            name, _, root = asked.partition("=")
+            name, _, root = (asked, "", "") if Path(asked).exists() else asked.partition("=")
             found.append(dataset(run, name, Path(root).expanduser() if root else None))
         return found
     own = {(other.settings.data.source, other.settings.data.root): other for other in every}

@@ -21,6 +21,7 @@ from prelax.errors import PrelaxError
 
 PATTERN = "train-{0000..0099}.tar"
 TRIES = 3  # of a remote shard, before a run ends
+VERSION = 2  # of what is counted
 MARK = 1024  # bytes of zeros that a tar ends with
 
 Read = TypeVar("Read")
@@ -49,6 +50,8 @@ def _samples(url: str) -> Iterator[dict[str, Any]]:
         if isinstance(error, PrelaxError):  # said already, further in
             raise PrelaxError(error.args[0]) from None
         said = error.args[0] if len(error.args) > 1 and isinstance(error.args[0], str) else reason(error)
+        if url.startswith("pipe:") and said == "empty file":
+            said = "the command that fetches it gave nothing: run it by itself to see why"
         if failed := re.search(r": exit (\d+)", str(error)):
             said = f"the command that fetches it failed (exit {failed[1]})"
         if twice := re.match(r"(.*): duplicate file name", said, re.DOTALL):
@@ -56,7 +59,16 @@ def _samples(url: str) -> Iterator[dict[str, Any]]:
         raise PrelaxError(f"shard {url} cannot be read: {said.partition(' @ <')[0]}") from None
 
     opened = url_opener([{"url": url}], handler=stop)
-    yield from group_by_keys(tar_file_expander(opened, handler=stop), handler=stop)
+    yield from group_by_keys(tar_file_expander(opened, handler=stop, select_files=visible), handler=stop)
+
+
+def visible(name: str) -> bool:
+    """Whether a member is no hidden file, as those that macOS puts beside every other.
+
+    >>> visible("./train/1.jpg"), visible("train/._1.jpg"), visible(".cache/1.jpg"), visible("__MACOSX/1.jpg")
+    (True, False, False, False)
+    """
+    return not any((part[0] == "." and part != ".") or part == "__MACOSX" for part in name.split("/") if part)
 
 
 def _images(sample: dict[str, Any]) -> list[str]:
@@ -138,7 +150,8 @@ class Counted:
 
 def count(urls: list[str], cache: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Counted:
     """What is in the shards. Every one is read for it once; later it comes from the cache."""
-    key = hashlib.blake2b(json.dumps([[url, _stamp(url)] for url in urls]).encode(), digest_size=16).hexdigest()
+    about = json.dumps([VERSION, [[url, _stamp(url)] for url in urls]])
+    key = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
     file = cache_folder(cache) / "shards" / f"{key}.json"
 
     def known() -> Counted | None:
