@@ -141,7 +141,7 @@ def pretrained_timm(name: str, channels: int, side: int | None) -> nn.Module:
     except Exception as error:
         raise PrelaxError(
             f"timm's weights of {name.removeprefix('timm:')} cannot be fetched ({first_line(error)}); without a "
-            "network give a file of weights: model.weights=FILE"
+            "network name a file of weights in place of pretrained"
         ) from None
 
 
