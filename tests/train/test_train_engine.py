@@ -7,7 +7,6 @@ import json
 import math
 import os
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from prelax.config import Settings, TrainSettings, resolve
 from prelax.data import ImageSet, load_training
 from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.nets.norm import ViewNorm2d, keeps_views_apart
-from prelax.objectives import METHODS, Method, Term, ViewSpec
 from prelax.run import Run
 from prelax.train import Engine, Process, choose_device, pretrain
 from prelax.train.devices import tf32
@@ -384,26 +382,3 @@ def test_what_killed_processes_left_half_written_goes_when_the_run_goes_on(tmp_p
     assert not any(path.exists() for path in left)
     assert all(path.exists() for path in others)
     assert Run.open(run.path).load_checkpoint()
-
-
-def test_a_method_of_ones_own_that_classifies_needs_labels_and_leaves_the_folder_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pair = (Term("sim", "sim", (1, 2)), Term("sim", "sim", (2, 1)))
-    own = Method("", "", (ViewSpec(1), ViewSpec(2)), (*pair, Term("cls", "classify", (1,), factor=0.5)))
-    monkeypatch.setitem(METHODS, "semi", own)
-    labels = torch.arange(40) % 4 - 1
-    images = ImageSet("folder", torch.zeros(40, 1, 16, 16, dtype=torch.uint8), labels, ["a", "b", "c"])
-    with pytest.raises(PrelaxError, match="method semi needs a label for every image, and 10 of 40 have none"):
-        Engine(tiny("method.name=semi"), images, CPU, Process())
-    with pytest.raises(PrelaxError, match="method semi needs labels, and digits has none"):
-        Engine(tiny("method.name=semi"), replace(images, labels=None), CPU, Process())
-
-    def broken(*given: object) -> None:
-        raise KeyError("a fault")
-
-    monkeypatch.setattr(Engine, "compute", broken)
-    with pytest.raises(KeyError):
-        pretrain(tiny(), tmp_path / "run", progress=False)
-    monkeypatch.undo()
-    assert len(pretrain(tiny(), tmp_path / "run", progress=False).metrics()) == 1

@@ -15,7 +15,7 @@ from prelax.config import DataSettings
 from prelax.data.cache import cache_folder, cached, digest
 from prelax.data.decode import MAX_CHANNELS, Plan
 from prelax.data.folder import NothingHeldOut, Progress, survey
-from prelax.data.images import NO_LABELS, ImageSet, limited, numbered
+from prelax.data.images import ImageSet, limited, numbered
 from prelax.data.listing import class_names, held_out
 from prelax.data.memory import gigabytes
 from prelax.data.pool import decode_all
@@ -85,7 +85,7 @@ def load_arrays(settings: DataSettings, split: str, progress: Progress | None = 
         rows = rows[limited(len(rows), settings.limit)]
     chosen = [labels[row] for row in rows]
     found = decoded(settings, part.images, rows, chosen, classes, plan, said + notes, progress)
-    return replace(found, range=levels)
+    return replace(found, range=levels, unlabelled=odd)
 
 
 def decoded(
@@ -241,11 +241,11 @@ def labels_of(part: Part, named: Path | None) -> tuple[list[str | None], str]:
         values = values.astype("S")
     if values.shape[1] != 1:
         if values.dtype.kind in "US" or not ((values == 0) | (values == 1)).all() or (values.sum(1) != 1).any():
-            return none, f"{stored} has several labels an image, where kNN and the probes ask for one: none {NO_LABELS}"
+            return none, f"{stored} has several labels an image, where kNN and the probes ask for one: none is taken"
         values = values.argmax(1, keepdims=True)  # one of so many
     if values.dtype.kind == "f":
         if not np.isfinite(values).all() or (values != np.rint(values)).any():
-            return none, f"{stored} has measurements, not classes (no label is -1, not NaN): none {NO_LABELS}"
+            return none, f"{stored} has measurements, not classes (no label is -1, not NaN): none is taken"
         values = values.astype(np.int64)
     words = [
         word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word) for word in values[:, 0].tolist()

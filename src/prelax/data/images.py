@@ -18,9 +18,6 @@ from prelax.errors import PrelaxError
 GREY = (0.299, 0.587, 0.114)  # ITU-R 601, Pillow's weights for "L"
 
 
-NO_LABELS = "is taken as a label"  # in the note that says why labels of a file are none
-
-
 @dataclass
 class ImageSet:
     """Decoded images of one split, with labels where there are any.
@@ -36,6 +33,7 @@ class ImageSet:
         file: the ``.npy`` file behind ``images``, when they are memory-mapped.
         plan: how files became these images, when they did.
         range: what became 0 and 255 of files deeper than 8 bits (``data.range``); None where none are.
+        unlabelled: why labels that were given are none.
     """
 
     name: str
@@ -48,6 +46,7 @@ class ImageSet:
     file: Path | None = None
     plan: Plan | None = None
     range: str | None = None
+    unlabelled: str = ""
 
     def __len__(self) -> int:
         return self.images.shape[0]

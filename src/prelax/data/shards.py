@@ -27,7 +27,7 @@ from prelax.config import DataSettings
 from prelax.data.ahead import ahead
 from prelax.data.decode import Plan, decode_many
 from prelax.data.folder import survey
-from prelax.data.images import ImageSet, order
+from prelax.data.images import ImageSet, numbered, order
 from prelax.data.listing import class_names
 from prelax.data.memory import core_count
 from prelax.data.pool import CHUNK, main_hidden, process_pool
@@ -142,8 +142,7 @@ def open_shards(
         first += _first(url, 64)
     plan, notes, chosen = survey(first.__getitem__, len(first), image_size, channels, levels)
     classes = class_names(named)
-    number: dict[str | None, int] = {name: i for i, name in enumerate(classes)} | {None: -1}
-    known = torch.tensor([number[label] for label in named]) if classes else None
+    known = numbered(named, classes)
     notes.append(f"{len(named):,} images in {len(urls)} shard{'s' if len(urls) > 1 else ''}")
     if beside:
         notes.append(

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -75,32 +75,31 @@ def headers(file: Path) -> dict[str, Stored]:
             return in_hdf5(file)
         if file.suffix.lower() == ".npz":
             return in_npz(file)
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
-        return {"": Stored(file, None, array.shape, array.dtype)}
+        with open(file, "rb") as handle:
+            stored = Stored(file, None, *_header(handle))
+        if not stored.dtype.hasobject:  # which whoever wants it refuses in words of its own
+            stored.open()  # a file that was cut short is refused now
+        return {"": stored}
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
-        why = reason(error)
-        if "pickled" in why or "Python objects" in why:  # NumPy takes what it does not know for objects
-            numpy = _starts_as_numpy(file)
-            why = "it holds Python objects: save words with .astype(str), numbers as numbers" if numpy else "it is none"
-        raise PrelaxError(f"{file} cannot be read as {kind} file: {why}") from None
+        raise PrelaxError(f"{file} cannot be read as {kind} file: {reason(error)}") from None
 
 
-def _starts_as_numpy(file: Path) -> bool:
-    with open(file, "rb") as handle:
-        return handle.read(6) == b"\x93NUMPY"
+def _header(handle: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
+    """The shape and type that a ``.npy`` file says it has."""
+    read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
+    shape, _, dtype = read[np.lib.format.read_magic(handle)[0]](handle)
+    return shape, dtype
 
 
 def in_npz(file: Path) -> dict[str, Stored]:
     """The arrays of a ``.npz`` file."""
-    read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
     found = {}
     with zipfile.ZipFile(file) as archive:
         for name in archive.namelist():
             if name.endswith(".npy"):
-                with archive.open(name) as member:
-                    shape, _, dtype = read[np.lib.format.read_magic(member)[0]](member)
                 member_name = name.removesuffix(".npy")
-                found[member_name] = Stored(file, member_name, shape, dtype)
+                with archive.open(name) as member:
+                    found[member_name] = Stored(file, member_name, *_header(member))
     return found
 
 

@@ -124,7 +124,7 @@ def silent(metrics: Lines, settings: Settings) -> Finding | None:
         return None
     found = f"{100 * share[-1]:.0f} % of the backbone's channels vary less than BatchNorm's eps"
     if share[-1] < DEAD:
-        return Finding(True, "channels", f"{found}: usual after hundreds of epochs of weight decay, and harmless")
+        return Finding(True, "channels", f"{found}: hundreds of epochs of weight decay do that, to good runs too")
     more = "" if not settings.train.decay_norms else ": try a lower train.weight_decay, or train.decay_norms=false"
     return Finding(
         False, "channels", f"{found}, most of them: dead, or no longer normalised{more}", {"silent_channels": DEAD}

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 import torch
 from torch import Tensor
 
-from prelax.data.images import NO_LABELS, ImageSet, fingerprints, subset
+from prelax.data.images import ImageSet, fingerprints, subset
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
 from prelax.whole import replacing
@@ -20,8 +20,10 @@ def labelled(images: ImageSet, split: str = "") -> ImageSet:
     """The images of a set that have a label."""
     if images.labels is None or not bool((images.labels >= 0).any()):
         of = f" {split} images of" if split else " images of"
-        if why := next((note for note in images.notes if NO_LABELS in note), None):
-            raise PrelaxError(f"none of the {len(images)}{of} {images.name} has a label to evaluate with: {why}")
+        if images.unlabelled:
+            raise PrelaxError(
+                f"none of the {len(images)}{of} {images.name} has a label to evaluate with: {images.unlabelled}"
+            )
         how = "FILE.npy (one an image)" if images.name.lower().endswith(".npy") else "FILE.csv (path,label)"
         raise PrelaxError(
             f"none of the {len(images)}{of} {images.name} has a label to evaluate with; give them with "

@@ -124,10 +124,10 @@ def draw_dynamics(runs: Runs, path: Path | str, called: Sequence[str] | None = N
             axes.set_title(title)
             axes.set_ylabel(ylabel[key])
             axes.grid(axis="y")
-            if key != "residual_norm":
-                look_at_the_settled(axes)
             if key == "residual_norm":
                 axes.set_ylim(0, 1.08 * max(axes.dataLim.y1, 1e-3))  # flat curves too stay clear of the title
+            else:
+                look_at_the_settled(axes)
             if key == "knn" and (short := 2.0 - float(np.ptp(axes.get_ylim()))) > 0:  # a tenth of a point is no gap
                 low, high = axes.get_ylim()
                 axes.set_ylim(low - short / 2, high + short / 2)
