@@ -23,7 +23,9 @@ from prelax.config import (
     to_yaml,
     validate,
 )
+from prelax.draws import Draws
 from prelax.errors import PrelaxError
+from prelax.loading import views_of
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -234,6 +236,14 @@ def test_overrides_of_one_section_come_together() -> None:
 def test_recipes_of_a_row_differ_only_in_what_the_row_says() -> None:
     base, relaxed = read_recipe("cifar10/simsiam"), read_recipe("cifar10/prelax-all")
     assert {key for key in base if base[key] != relaxed[key]} == {"method"}
+
+
+@pytest.mark.parametrize("recipe", ["imagenette/supervised", "imagenet/supervised"])
+def test_labels_are_learnt_from_photos_that_are_not_blurred(recipe: str) -> None:
+    pipeline = views_of(resolve(recipe), 3).pipelines[1]
+    record = pipeline.sample((64, 3, 160, 160), Draws(0, 64))
+    for name in ("blur.applied", "solarise.applied"):
+        assert name not in record or not record[name].any()
 
 
 def test_the_tuned_recipes_are_the_runs_in_the_results() -> None:

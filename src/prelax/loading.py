@@ -54,7 +54,7 @@ class Loaded:
     def __call__(self, images: Tensor) -> Tensor:
         """Features of uint8 images: B x C x H x W -> B x features.
 
-        Images larger than those the run keeps are brought to their size first, as files are: the features are those
+        Images of other sizes than those the run keeps are brought to theirs first, as files are: the features are those
         of ``prelax embed``, but for the rounding of another resizing (of large JPEGs, which are read reduced).
         """
         from prelax.evaluate.features import extract, forward, state_of

@@ -46,14 +46,15 @@ class Preprocess:
 
 
 def as_stored(images: Tensor, side: int) -> Tensor:
-    """The central squares of larger images at the size that files are decoded to; others as they are.
+    """The central squares of images at the size that files are decoded to.
 
     >>> as_stored(torch.zeros(2, 3, 90, 120, dtype=torch.uint8), 48).shape
     torch.Size([2, 3, 48, 48])
     """
     height, width = images.shape[2:]
-    if (least := min(height, width)) <= side:
+    if (height, width) == (side, side):
         return images
+    least = min(height, width)
     top, left = (height - least) // 2, (width - least) // 2
     square = images[:, :, top : top + least, left : left + least].to(torch.float32)
     return F.interpolate(square, (side, side), mode="bilinear", antialias=True).round_().clamp_(0, 255).to(torch.uint8)

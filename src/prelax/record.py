@@ -50,19 +50,23 @@ class Target:
         return (column.to(torch.float32) - self.mean) / self.std
 
     def difference(self) -> Target:
-        """The target that says how two draws differ: a number, the turn between two turns, whether one is mirrored."""
-        return self if self.kind == "categorical" or self.mirrors else replace(self, kind="continuous", classes=1)
+        """The target that says how two draws differ: a number, the turn between two turns, else whether they do."""
+        if self.turns or self.mirrors:
+            return self
+        return replace(self, kind="binary" if self.kind == "categorical" else "continuous", classes=1)
 
     def between(self, one: Tensor, two: Tensor) -> Tensor:
         """How two draws differ, as the loss of ``difference`` wants it.
 
-        >>> Target("rotation.turns", "categorical", classes=4).between(torch.tensor([0, 3]), torch.tensor([1, 1]))
+        >>> turns = Target("rotation.turns", "categorical", classes=4, turns=True)
+        >>> turns.between(torch.tensor([0, 3]), torch.tensor([1, 1]))
         tensor([3, 2])
         """
-        if self.mirrors:  # which of the two was mirrored shows in neither
+        if self.turns:
+            return (one - two) % self.classes
+        if self.mirrors or self.kind == "categorical":  # which of two was mirrored shows in neither
             return (one != two).to(torch.float32)
-        apart = one - two
-        return apart % self.classes if self.kind == "categorical" else apart
+        return one - two
 
 
 def as_shown(values: Mapping[str, Tensor], specs: Sequence[Target]) -> dict[str, Tensor]:
@@ -96,10 +100,11 @@ def as_shown(values: Mapping[str, Tensor], specs: Sequence[Target]) -> dict[str,
 def differing(specs: Sequence[Target], drawn: Sequence[Target]) -> tuple[Target, ...]:
     """The targets that say how two draws differ in ``specs``; ``drawn`` is all that was drawn.
 
-    To mirror both ways is to turn by half, so beside quarter turns it can be told whether a view is mirrored, not how.
+    To mirror both ways is to turn by half, so beside quarter turns it can be told whether a view is mirrored, not how;
+    and of several quarter turns only what they come to.
     """
-    mirrors = [spec for spec in specs if spec.mirrors]
-    left_out = mirrors[1:] if any(spec.turns for spec in drawn) else []
+    mirrors, turns = [spec for spec in specs if spec.mirrors], [spec for spec in specs if spec.turns]
+    left_out = turns[1:] + (mirrors[1:] if any(spec.turns for spec in drawn) else [])
     return tuple(spec.difference() for spec in specs if spec not in left_out)
 
 

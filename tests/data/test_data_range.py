@@ -62,6 +62,15 @@ def test_pixels_that_are_no_numbers_are_black_and_white_without_a_warning(tmp_pa
     assert found.images[0, 0, 0, :4].tolist() == [0, 255, 0, 128]
 
 
+def test_an_image_without_a_finite_pixel_is_none(tmp_path: Path, read: Read) -> None:
+    (tmp_path / "set").mkdir()
+    np.save(tmp_path / "set" / "one.npy", np.full((32, 32), 0.5, np.float32))
+    np.save(tmp_path / "set" / "void.npy", np.full((32, 32), np.nan, np.float32))
+    found = read(tmp_path / "set")
+    assert len(found) == 1
+    assert [(Path(path).name, why) for path, why in found.skipped] == [("void.npy", "no finite pixel")]
+
+
 def test_other_images_are_read_by_the_range_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,3 +126,24 @@ def test_what_a_run_learnt_from_is_known_in_whatever_range_it_is_read(
     assert (found["pretraining_images_verified"], found["test_images_left_out_as_seen"]) == (False, 0)
     with pytest.raises(PrelaxError, match="were in pre-training"):
         evaluate(run, ["knn"], on=on.model_copy(update={"test_fraction": 0.7}), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("top", "low", "high"),
+    [(1.0, 0, 1), (1.02, 0, 1.02), (5.0, 0, 5.0), (0.02, 0, 1), (200.0, 0, 255), (900.0, 0, 900.0)],
+)
+def test_floats_are_read_by_what_they_plainly_are_or_else_by_what_was_found(
+    tmp_path: Path, read: Read, top: float, low: float, high: float
+) -> None:
+    (tmp_path / "set").mkdir()
+    pixels = np.linspace(0, top, 32 * 32, dtype=np.float32).reshape(32, 32)
+    np.save(tmp_path / "set" / "one.npy", pixels)
+    wanted = (pixels - low) / (high - low) * 255
+    assert np.abs(read(tmp_path / "set").images[0, 0].numpy() - wanted).max() <= 0.51
+
+
+def test_floats_that_go_below_zero_by_little_are_not_squeezed(tmp_path: Path, read: Read) -> None:
+    (tmp_path / "set").mkdir()
+    np.save(tmp_path / "set" / "one.npy", np.linspace(-0.02, 0.05, 1024, dtype=np.float32).reshape(32, 32))
+    images = read(tmp_path / "set").images
+    assert (int(images.min()), int(images.max())) == (0, 255)

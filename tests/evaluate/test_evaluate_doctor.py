@@ -227,7 +227,7 @@ def test_of_two_pretexts_the_one_that_is_ignored_is_named_with_its_own_weight():
         return next(f for f in found if f.what == "pretext").found
 
     said = finding("method.gamma2=0.5", pl=1.0, rotpl=0.6)
-    assert "ignores a part of its pretext, loss/pl 1.000 (a guess: 0.835), but not loss/rotpl 0.600" in said
+    assert "ignores a part of its pretext, loss/pl 1.000 (a guess: 0.833), but not loss/rotpl 0.600" in said
     assert "a higher method.gamma or train" in said
     assert "a higher method.gamma2 or train" in finding("method.gamma2=0.5", pl=0.6, rotpl=1.385)
     assert "a higher method.gamma or train" in finding("method.gamma2=null", pl=0.6, rotpl=1.385)
@@ -303,6 +303,13 @@ def test_a_guess_is_what_the_best_constant_has_on_the_recipes_own_draws(recipe):
         loss = F.mse_loss if spec.kind == "continuous" else F.binary_cross_entropy
         losses.append(float(loss(constant, value)))
     assert chance(specs, "mean", drawn) == pytest.approx(np.mean(losses), rel=0.02)
+
+
+def test_a_guess_of_how_two_draws_differ_is_of_both_pipelines():
+    """BYOL's views are blurred always and one time in ten, and solarised never and one time in five."""
+    (_, _, drawn), _ = _heads(resolve("imagenette/byol-prelax-all", ["method.std_tells=difference"]))
+    assert drawn["blur.applied"] == pytest.approx(0.1 * 0.9, abs=0.02)
+    assert drawn["solarise.applied"] == pytest.approx(0.2 * 0.8, abs=0.02)
 
 
 def test_how_often_a_target_is_yes_is_taken_from_the_recipes_own_draws():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -29,7 +30,7 @@ from prelax.evaluate.probe import (
     sets_for,
     tta_views,
 )
-from prelax.evaluate.protocols import PROBES
+from prelax.evaluate.protocols import PROBES, notes
 from prelax.evaluate.subject import probe_crops, random_subject, settle_norms
 from prelax.evaluate.transfer import transfer
 from prelax.loading import load
@@ -245,6 +246,43 @@ def test_a_run_evaluated_on_its_own_training_images_is_refused(run, monkeypatch)
     monkeypatch.setattr(subject, "load", lambda settings, split: real(settings, "train"))
     with pytest.raises(PrelaxError, match="were in pre-training"):
         evaluate(run, ["knn"], device="cpu")
+
+
+def test_elsewhere_a_test_image_that_the_probe_is_trained_on_never_counts(run, tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (72, 8, 8), dtype=np.uint8)
+    for i, pixels in enumerate(noise):
+        for split in ("train", "test") if i < 20 else ("train",) if i < 40 else ("test",):
+            path = tmp_path / "other" / split / "ab"[i % 2] / f"{split}{i}.png"  # by another name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(path)
+    other = DataSettings(source="folder", root=tmp_path / "other", channels=1, image_size=8, cache=tmp_path / "cache")
+    (result,) = evaluate(run, ["knn"], on=other, device="cpu")
+    assert (result["test_images"], result["test_images_left_out_as_doubles"]) == (32, 20)
+    assert "20 test images are left out: they are among the training images of the dataset, too." in notes(result)
+    for path in (tmp_path / "other" / "test").glob("?/test[4-7]*"):
+        path.unlink()
+    with pytest.raises(PrelaxError, match=r"16 of the 16 test images of .* were among the training images"):
+        evaluate(run, ["knn"], on=other, device="cpu")
+
+
+def test_fine_tuning_is_a_function_of_its_seed_and_draws_of_nobody_elses(loaded):
+    class Dropping(torch.nn.Module):
+        features = loaded.backbone.features
+
+        def __init__(self):
+            super().__init__()
+            self.net, self.drop = loaded.backbone, torch.nn.Dropout(0.5)
+
+        def forward(self, images):
+            return self.drop(self.net(images))
+
+    judged = replace(subject.subject(loaded), backbone=Dropping()).only(torch.arange(64))
+    once = Tuning(epochs=1, batch_size=32, least_steps=1)
+    before = torch.get_rng_state()
+    heads = [tune(judged, once, seed)[1].weight for seed in (0, 0, 1)]
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_seen_image_is_found_at_another_image_size_too(loaded, monkeypatch):

@@ -310,6 +310,9 @@ def test_only_seeds_are_averaged_over(run_folder: Callable[..., Run], tmp_path: 
     assert len(sensitivity_rows(runs[:2])) == 2
     with pytest.raises(PrelaxError, match="prelax-rot runs of alpha 1 differ in more than the seed"):
         sensitivity_rows(runs)
+    again = run_folder(tmp_path / "again", epochs=1, pairs=pairs[0])
+    with pytest.raises(PrelaxError, match=r"0 and \S*again are one run twice"):
+        sensitivity_rows([*runs[:2], again])
 
 
 def test_rows_without_a_place_are_refused(tmp_path: Path) -> None:

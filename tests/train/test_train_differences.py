@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from prelax import augment
-from prelax.record import Record, differences, differing
+from prelax.record import Record, Target, differences, differing
 
 
 @pytest.mark.parametrize(
@@ -93,3 +93,19 @@ def test_how_two_draws_differ_is_the_same_however_an_image_from_above_lies(turns
         torch.testing.assert_close(found[spec.name], same[spec.name], atol=1e-5, rtol=0)
         assert found[spec.name].float().std() > 0
     assert set(found["rotation.turns"].tolist()) == {0, 1, 2, 3}
+
+
+def test_of_rearrangements_only_whether_they_differ_can_be_told() -> None:
+    puzzle = augment.Jigsaw().targets[0]
+    (told,) = differing((puzzle,), (puzzle,))
+    one, two = torch.tensor([3, 3, 0]), torch.tensor([3, 1, 23])
+    found = differences({puzzle.name: one}, {puzzle.name: two}, (puzzle,))[told.name]
+    assert (told.kind, found.tolist()) == ("binary", [0.0, 1.0, 1.0])
+
+
+def test_of_two_quarter_turns_only_what_they_come_to_is_asked() -> None:
+    first, again = (Target(f"{name}.turns", "categorical", classes=4, turns=True) for name in ("rotation", "again"))
+    assert differing((first, again), (first, again)) == (first,)
+    one = {first.name: torch.tensor([1, 3]), again.name: torch.tensor([1, 2])}
+    two = {first.name: torch.tensor([2, 0]), again.name: torch.tensor([3, 0])}
+    assert differences(one, two, (first, again))[first.name].tolist() == [1, 1]

@@ -14,7 +14,7 @@ from prelax.train import Objective
 from prelax.train.step import Views
 
 SPECS = (Target("crop.area", "continuous"), Target("flip.applied", "binary"))
-RELAXED = (Target("rotation.turns", "categorical", classes=4),)
+RELAXED = (Target("rotation.turns", "categorical", classes=4, turns=True),)
 SMALL = {
     "backbone": "resnet8",
     "projector_layers": 2,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -187,7 +188,16 @@ def run(ops: Sequence[Operation], images: Tensor, columns: dict[str, Tensor]) ->
 
 
 def relaxation(pipeline: Pipeline, op: Operation) -> Operation:
-    """The operation as a relaxed third view uses it: renamed ``relaxed-...`` if the pipeline has one of that name."""
+    """The operation as a relaxed third view uses it: renamed ``relaxed-...`` if the pipeline has one of that name.
+
+    One of which only whether it was done is known, and that is done always or never, is done every other time.
+
+    >>> from prelax.augment import Grey
+    >>> relaxation(Pipeline(()), Grey(1.0)).p
+    0.5
+    """
+    if getattr(op, "p", None) in (0.0, 1.0) and all(target.kind == "binary" for target in op.targets):
+        op = replace(op, p=0.5)  # type: ignore[type-var]
     return Named(op, f"relaxed-{op.name}") if any(op.name == other.name for other in pipeline.ops) else op
 
 

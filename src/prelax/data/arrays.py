@@ -114,8 +114,11 @@ def decoded(
         progress=progress,
         notes=notes,
     )
-    if found.skipped:  # all are of one shape: what holds of one holds of all
-        raise PrelaxError(f"{stored} cannot be read as images: {found.skipped[0][1]}")
+    if found.skipped:  # all are of one shape: what holds of one mostly holds of all
+        path, why = found.skipped[0]
+        if len(found.skipped) < len(rows):
+            raise PrelaxError(f"{len(found.skipped)} of the images in {stored} cannot be read, {path}: {why}")
+        raise PrelaxError(f"{stored} cannot be read as images: {why}")
     where = f"decoded into {found.file}" if found.file else "in memory"
     notes.append(f"{len(rows):,} images, {gigabytes(found.images.numel())}, {where}")
     return ImageSet(

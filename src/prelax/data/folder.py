@@ -33,6 +33,7 @@ from prelax.errors import PrelaxError, PrelaxWarning, printable, readable
 SIDES = (32, 64, 96, 128, 160, 256)  # 256 leaves room for crops of 224
 SAMPLE = 512  # files looked at to choose the size and channels of a set
 READ = 256  # of these, files read whole to choose a range
+BRIGHT = 64  # the greatest of floats from which on they are taken for 0 to 255
 TEST_NAMES = ("test", "val", "valid", "validation")
 # Pictures that are not read: of phones, cameras, microscopes, scanners and clinics.
 PICTURES = {".heic", ".heif", ".jxl", ".nef", ".cr2", ".cr3", ".arw", ".dng", ".raf", ".orf", ".rw2"}
@@ -76,10 +77,12 @@ def choose_image_size(sides: list[int]) -> int:
 def _range(extents: list[tuple[float, float]], kind: str) -> tuple[float, float]:
     """The (low, high) that become 0 and 255, the same for every image of a set so that brightness stays comparable."""
     low, high = min(e[0] for e in extents), max(e[1] for e in extents)
-    if low < 0:
-        return low, max(high, low + 1)
-    if kind == "f":
-        return (0.0, 1.0) if high <= 1 else (0.0, 255.0) if high <= 255 else (low, max(high, low + 1))
+    if kind == "f" and low >= 0 and high <= 1:
+        return 0.0, 1.0
+    if kind == "f" and low >= 0 and BRIGHT <= high <= 255:  # 8 bits, written as floats
+        return 0.0, 255.0
+    if kind == "f" or low < 0:
+        return low, high if high > low else low + 1
     # Cameras put 10, 12 or 14 bits into 16; dividing those by 257 would leave a black image.
     bits = next((bits for bits in (8, 10, 12, 14, 16, 32) if high < 2**bits), 64)  # the last of 64 bits rounds to 2**64
     return 0.0, float(2**bits - 1)

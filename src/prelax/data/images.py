@@ -102,14 +102,15 @@ def labels_of(sets: Sequence[ImageSet]) -> Tensor | None:
 
 
 def picked(sets: Sequence[ImageSet], rows: Tensor) -> ImageSet:
-    """Some rows, ascending, of several sets of the same classes one after another: one set, in memory."""
+    """Some rows, ascending, of several sets with one list of classes one after another: one set, in memory."""
     parts, before = [], 0
     for one in sets:
         parts.append(subset(one, rows[(rows >= before) & (rows < before + len(one))] - before))
         before += len(one)
     paths = None if any(part.paths is None for part in parts) else [path for part in parts for path in part.paths or []]
     images = torch.cat([part.images for part in parts])
-    return ImageSet(parts[0].name, images, labels_of(parts), parts[0].classes, paths)
+    classes = max((part.classes for part in parts), key=len)  # those that only test images have come last
+    return ImageSet(parts[0].name, images, labels_of(parts), classes, paths)
 
 
 def order(seed: int, epoch: int, n: int, device: torch.device | str = "cpu") -> Tensor:

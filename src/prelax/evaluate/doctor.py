@@ -18,7 +18,7 @@ from prelax.doctor import Finding
 from prelax.errors import PrelaxError
 from prelax.evaluate.collapse import Lines, collapsed, crowded, values
 from prelax.evaluate.remedies import calmer, gamma2, gentler, no_up
-from prelax.record import Target, asked_of, differing
+from prelax.record import Target, asked_of, differences, differing
 
 WAITING = 0.2  # share of an epoch spent waiting for pixels
 SLOWED = 0.6  # of the run's own median speed
@@ -282,7 +282,7 @@ def _heads(settings: Settings) -> list[tuple[str, Sequence[Target], dict[str, fl
     channels = settings.data.channels or (1 if settings.data.source == "digits" else 3)
     maker = views_of(settings, channels)
     size = settings.data.image_size or maker.size
-    record = maker.pipelines[1].sample((DRAWN, channels, size, size), Draws(0, DRAWN)) if maker.specs else {}
+    shape = DRAWN, channels, size, size
     relaxed: dict[str, Tensor] = {}
     if maker.relax is not None:
         params = maker.relax.make_params((DRAWN, channels, maker.relaxed_side, maker.relaxed_side), Draws(0, DRAWN))
@@ -293,19 +293,20 @@ def _heads(settings: Settings) -> list[tuple[str, Sequence[Target], dict[str, fl
         for spec in maker.relaxed_specs
     ]
     told = asked_of(maker.specs, settings.method.asks)
-    ways = drawn_as(told, record)
-    if settings.method.std_tells == "difference":  # of two draws: twice the variance of one
-        ways = {s.name: 2 * (w * (1 - w) if s.kind == "binary" else w) for s in told if (w := ways.get(s.name))}
-        told = differing(told, maker.specs)
+    one, two = (  # DRAWN views of either kind
+        maker.pipelines[n].sample(shape, Draws(n, DRAWN)).targets() if maker.specs else {} for n in (1, 2)
+    )
+    if settings.method.std_tells == "difference":
+        one, told = differences(one, two, maker.specs), differing(told, maker.specs)
     return [
-        ("loss/pl", told, ways),
-        ("loss/rotpl", asked, drawn_as(asked, relaxed)),
+        ("loss/pl", told, drawn_as(told, one)),
+        ("loss/rotpl", asked, drawn_as(asked, {s.name: s.value(relaxed[s.name]) for s in asked})),
     ]
 
 
-def drawn_as(specs: Sequence[Target], columns: Mapping[str, Tensor]) -> dict[str, float]:
-    """How often each yes-or-no target is a yes, and how much each number varies once it is standardised."""
-    told = {spec: spec.value(columns[spec.name]).double() for spec in specs if spec.kind != "categorical"}
+def drawn_as(specs: Sequence[Target], targets: Mapping[str, Tensor]) -> dict[str, float]:
+    """How often each yes-or-no target is a yes, and how much each number varies."""
+    told = {spec: targets[spec.name].double() for spec in specs if spec.kind != "categorical"}
     return {
         spec.name: float(value.mean() if spec.kind == "binary" else value.var(correction=0).clamp_min(1e-9))
         for spec, value in told.items()

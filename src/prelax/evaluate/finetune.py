@@ -42,6 +42,12 @@ class Tuning:
 def tune(subject: Subject, tuning: Tuning, seed: int) -> tuple[nn.Module, nn.Linear]:
     """A copy of the backbone and its head after the last epoch; the subject's own backbone is not touched."""
     device = subject.device
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)  # for the dropout of a backbone that has some
+        return _tuned(subject, tuning, seed, device)
+
+
+def _tuned(subject: Subject, tuning: Tuning, seed: int, device: torch.device) -> tuple[nn.Module, nn.Linear]:
     net = copy.deepcopy(subject.backbone).to(device).requires_grad_(True).train()
     head = nn.Linear(width_of(net), subject.classes, device=device)
     nn.init.zeros_(head.weight)

@@ -62,18 +62,18 @@ def first_of(images: ImageSet, labels: set[int], most: int = 3) -> list[str]:
     return names if len(names) <= most else [*names[:most], "…"]
 
 
-def unseen(test: ImageSet, pretraining: ImageSet) -> tuple[ImageSet, int]:
-    """The test images that pre-training never saw, pixel for pixel, and how many were left out.
+def unseen(test: ImageSet, others: ImageSet, where: str = "in pre-training") -> tuple[ImageSet, int]:
+    """The test images that are not among others (those of pre-training), pixel for pixel, and how many were left out.
 
     Refuses a test set that is mostly training images: that is a wrong split, not a stray duplicate.
     """
-    if test.images.shape[1:] != pretraining.images.shape[1:]:
+    if test.images.shape[1:] != others.images.shape[1:]:
         raise PrelaxError("images of different sizes cannot be compared pixel for pixel; decode them alike")
     seen = set(fingerprints(test.images))
-    seen &= {digest for part in pretraining.images.split(8192) for digest in fingerprints(part)}
+    seen &= {digest for part in others.images.split(8192) for digest in fingerprints(part)}
     if not seen:
         return test, 0
-    return _without(test, [digest in seen for digest in fingerprints(test.images)])
+    return _without(test, [digest in seen for digest in fingerprints(test.images)], where)
 
 
 def unseen_by_name(test: ImageSet, names: set[str]) -> tuple[ImageSet, int]:
@@ -81,13 +81,13 @@ def unseen_by_name(test: ImageSet, names: set[str]) -> tuple[ImageSet, int]:
     return _without(test, [PurePosixPath(path).stem in names for path in test.paths or []])
 
 
-def _without(test: ImageSet, seen: list[bool]) -> tuple[ImageSet, int]:
+def _without(test: ImageSet, seen: list[bool], where: str = "in pre-training") -> tuple[ImageSet, int]:
     kept, dropped = ~torch.tensor(seen, dtype=torch.bool), sum(seen)
     if not dropped:
         return test, 0
     if 2 * dropped > len(test):
         raise PrelaxError(
-            f"{dropped} of the {len(test)} test images of {test.name} were in pre-training; "
+            f"{dropped} of the {len(test)} test images of {test.name} were {where}; "
             "give a test set that was not (data.test_root, data.test_fraction)"
         )
     return subset(test, kept.nonzero()[:, 0]), dropped

@@ -170,8 +170,8 @@ def dataset(on: DataSettings | str | None, own: DataSettings, channels: int) -> 
         other |= dict.fromkeys(("test_root", "labels", "limit", *(("root",) if own.source == "folder" else ())))
         return own.model_copy(update=other)
     if Path(on).is_dir() or is_arrays(Path(on)):
-        shape = {"image_size": own.image_size, "channels": channels, "range": own.range}
-        return DataSettings(source="folder", root=Path(on), **shape)
+        alike = {"image_size": own.image_size, "channels": channels, "range": own.range}
+        return DataSettings(source="folder", root=Path(on), cache=own.cache, workers=own.workers, **alike)
     raise PrelaxError(f"no dataset {on!r}, and no folder or .npy, .npz or .h5 file of that name{nearest(on, SOURCES)}")
 
 
@@ -212,6 +212,7 @@ def examine(
         "test_images": len(judged.test),
         "classes": judged.classes,
         "test_images_left_out_as_seen": judged.dropped,
+        "test_images_left_out_as_doubles": judged.doubles,
         "classes_without_test_images": only_in(judged, "train", "test"),
         "classes_without_training_images": only_in(judged, "test", "train"),
         "pretraining_images_verified": judged.verified,
@@ -256,6 +257,10 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     if isinstance(seen, int) and seen:
         was = "test image is left out: it was" if seen == 1 else "test images are left out: they were"
         found.append(f"{seen} {was} trained on.")
+    doubles = result.get("test_images_left_out_as_doubles")
+    if isinstance(doubles, int) and doubles:
+        was = "test image is left out: it is" if doubles == 1 else "test images are left out: they are"
+        found.append(f"{doubles} {was} among the training images of the dataset, too.")
     for kind in ("test", "training"):
         if isinstance(missed := result.get(f"classes_without_{kind}_images"), list) and missed:
             more = f" and {len(missed) - 5} more" if len(missed) > 5 else ""

@@ -212,7 +212,7 @@ def moved(loaded: Loaded, images: Tensor, seed: int) -> dict[str, float]:
 @alone()
 def random_encoder(loaded: Loaded, images: Tensor, seed: int) -> nn.Module:
     """F with random weights and BatchNorms that know the images: what a residual tells before anything is learnt."""
-    batches = (loaded.preprocess(part.to(loaded.device)) for part in images.split(BATCH))
+    batches = (loaded.preprocess(part.to(loaded.device)) for part in images.chunk(math.ceil(len(images) / BATCH)))
     return settled(loaded.fresh_encoder(seed), batches)
 
 

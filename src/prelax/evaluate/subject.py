@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -46,6 +47,7 @@ class Subject:
     dropped: int | None = None  # test images left out because pre-training saw them; None: not compared
     verified: bool = False  # the run recorded what it was trained on, and these are those images
     known: bool = True  # so did the runs that its weights come from, if any
+    doubles: int = 0  # test images left out because the probes are trained on them
     kept: dict[str, Tensor] = field(default_factory=dict)
     shared: bool = False  # features are computed in shares by all processes
     tell: Callable[[str], None] = lambda part: None  # called with how far a probe that takes minutes has come
@@ -163,7 +165,8 @@ def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0, share
     target = on or own
     train, test = load(target, "train"), load(target, "test")
     target = target.model_copy(update={"range": train.range}) if target != own and train.range else target
-    pretraining = train if target == own and own.shards is None else pretraining_images(own, target)
+    same = target == own and own.shards is None  # what a probe is trained on is what pre-training saw
+    pretraining = train if same else pretraining_images(own, target)
     verified = pretraining is not None and same_images(loaded, pretraining, target)
     train, test = labelled(train, "training"), labelled(test, "test")
     if len(present := train.labels.unique()) < 2:  # type: ignore[union-attr]
@@ -188,6 +191,7 @@ def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0, share
         else:
             test, more = found
             dropped = (dropped or 0) + more
+    test, doubles = (test, 0) if same else unseen(test, train, "among the training images")
     if (why := apart(train, test)) is not None:
         raise PrelaxError(f"{train.name}: {why}")
     return Subject(
@@ -201,6 +205,7 @@ def subject(loaded: Loaded, on: DataSettings | None = None, seed: int = 0, share
         dropped,
         verified and before is not None,
         before is not None,
+        doubles=doubles,
         shared=shared,
     )
 
@@ -293,7 +298,8 @@ def start_subject(of: Subject, loaded: Loaded) -> Subject | None:
 def settle_norms(net: nn.Module, of: Subject, images: int = 4096) -> nn.Module:
     """A network whose BatchNorms know the statistics of the training images."""
     rows = Draws(of.seed, rows=len(of.train)).bits("settle")[:, 0].argsort()[:images].sort().values
-    return settled(net, (of.preprocess(of.train.images[index].to(of.device)) for index in rows.split(512)))
+    parts = rows.chunk(math.ceil(len(rows) / 512))  # equal ones: each weighs the same
+    return settled(net, (of.preprocess(of.train.images[index].to(of.device)) for index in parts))
 
 
 @torch.no_grad()

@@ -41,7 +41,8 @@ class ViewSpec:
     """One view: which draw of the pipeline it shows, and whether the relaxed augmentation is on top of it.
 
     ``fixed`` gives the relaxed augmentation a value of its k-way target instead of a draw (quarter turns): such views
-    are copies of one, and BatchNorm takes them together (alone, a copy would have its own turn normalised away).
+    are copies of one, and BatchNorm takes them together where they are all the views of a method, or small (alone, a
+    copy would have its own turn normalised away).
     ``shares`` names operations whose parameters are view 1's (``relax`` for the relaxed one). ``small``: of
     ``augment.small_size`` pixels, a crop of its own or, where a full view has the same draw, that view made smaller;
     small views come last, and a term that reads the embedding of the first of them reads those of all.

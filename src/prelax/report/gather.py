@@ -18,7 +18,8 @@ from prelax.run import Run
 # Fields of an evaluation that describe it; what else is a number is a figure.
 ABOUT = {
     *("protocol", "dataset", "settings", "seeds", "std", "floor", "floor_std", "date", "prelax", "accuracy", "seconds"),
-    *("train_images", "test_images", "classes", "test_images_left_out_as_seen", "k", "epochs", "batch_size"),
+    *("train_images", "test_images", "classes", "test_images_left_out_as_seen"),
+    *("test_images_left_out_as_doubles", "k", "epochs", "batch_size"),
 }
 EFFECTS = ("effects", "augmentations")  # what augmentations do: a section of its own
 FIRST = ("linear", "linear-fast", "logistic", "knn")  # the figure a run is known by, when there are several

@@ -43,7 +43,7 @@ def scores(runs: Sequence[Run]) -> tuple[str, list[tuple[Any, float]]]:
 
 
 def alike(runs: Sequence[Run]) -> None:
-    """Refuses runs that differ in what no such figure compares: in anything but the method and the seed."""
+    """Refuses runs that differ in what no such figure compares, in anything but method and seed, or in nothing."""
     named = {"data.label": [run.settings.data.label for run in runs]}
     for section in ("data", "model", "augment", "train"):
         trees = [getattr(run.settings, section).model_dump(mode="json") for run in runs]
@@ -53,6 +53,10 @@ def alike(runs: Sequence[Run]) -> None:
         found = list(dict.fromkeys(map(str, values)))
         if len(found) > 1 and name not in CHANGEABLE:
             raise PrelaxError(f"the runs differ in {name} ({', '.join(found)}): such a figure is of runs that do not")
+    for place, run in enumerate(runs):
+        for other in runs[:place]:
+            if (run.settings.method, run.settings.seed) == (other.settings.method, other.settings.seed):
+                raise PrelaxError(f"{other.path} and {run.path} are one run twice: the same method, seed and settings")
 
 
 def spread(values: Sequence[float], name: str = "accuracy", std: str = "std") -> dict[str, float]:

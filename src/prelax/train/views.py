@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from prelax import augment
+from prelax.augment.operation import trait
 from prelax.config import Settings
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
@@ -67,8 +68,14 @@ class ViewMaker:
             self.pipelines = {number: fused[id(pipeline)] for number, pipeline in self.pipelines.items()}
             self.relaxing = {number: _compiled(*pair) for number, pair in self.relaxing.items()}
         self.relaxed_specs: tuple[Target, ...] = ()
-        # The relaxed augmentation is drawn for finished views.
-        self.relaxed_side = self.small_size if all(view.small for view in self.views if view.relaxed) else self.size
+        # Views made smaller: after the relaxed augmentation, unless that only moves pixels (which is then quicker).
+        full = {view.draw for view in self.views if not view.small}
+        self.smaller = {n for n, view in enumerate(self.views, start=1) if view.small and view.draw in full}
+        self.late = self.smaller if self.relax is not None and not trait(self.relax, "moves_pixels") else set()
+        # The relaxed augmentation is drawn for views of the size that it is done to.
+        relaxed = {n: view for n, view in enumerate(self.views, start=1) if view.relaxed}
+        small = all(view.small and n not in self.late for n, view in relaxed.items())
+        self.relaxed_side = self.small_size if small else self.size
         if self.relax is not None:
             self.relaxed_specs = augment.targets_at(self.relax, (1, channels, self.relaxed_side, self.relaxed_side))
         self.dtype = torch.float32
@@ -119,8 +126,8 @@ class ViewMaker:
         drawn: dict[int, View] = {}
         views: list[Made] = []
         for number, view in enumerate(self.views, start=1):
-            which = SMALL if view.small else 2 if view.draw == 2 else 1
-            pipeline = self.pipelines[which]
+            which = 2 if view.draw == 2 else 1
+            pipeline = self.pipelines[SMALL if view.small and number not in self.smaller else which]
             if view.draw not in drawn:
                 record = pipeline.sample(tuple(pixels.shape), draws["draw", view.draw])  # type: ignore[arg-type]
                 if views:
@@ -129,15 +136,19 @@ class ViewMaker:
                     record = Record({**record.columns, **shared}, record.specs)
                 drawn[view.draw] = View(pipeline.apply(pixels, record, self.dtype, self.memory_format), record)
             shown = drawn[view.draw]
-            if view.small and shown.images.shape[-1] != self.small_size:  # a full view's draw, made smaller
-                shown = View(F.adaptive_avg_pool2d(shown.images, self.small_size), shown.record)
+            late = number in self.late
+            if number in self.smaller and not late:
+                shown = self.made_smaller(shown)
             if view.relaxed:
                 given = self.given(view, views, len(ids), pixels.device)
-                shown = augment.show_relaxed(
-                    self.relaxing[which], shown, pixels, draws["view", number], given, self.memory_format
-                )
+                relaxing = self.relaxing[SMALL if view.small and not late else which]
+                shown = augment.show_relaxed(relaxing, shown, pixels, draws["view", number], given, self.memory_format)
+            shown = self.made_smaller(shown) if late else shown
             views.append(Made(pipeline, drawn[view.draw], shown))
         return views
+
+    def made_smaller(self, view: View) -> View:
+        return View(F.adaptive_avg_pool2d(view.images, self.small_size), view.record)
 
     def given(self, view: ViewSpec, before: list[Made], rows: int, device: torch.device) -> dict[str, Tensor]:
         """What is not drawn for a relaxed view: shared with view 1, or a fixed value of a k-way target."""
