@@ -20,6 +20,7 @@ from prelax.data import load as load_data
 from prelax.errors import PrelaxError
 from prelax.evaluate import subject
 from prelax.evaluate.labels import unseen_by_name
+from prelax.evaluate.protocols import dataset as named
 from prelax.evaluate.protocols import evaluate
 from prelax.evaluate.subject import pretraining_names
 from prelax.loading import load
@@ -98,6 +99,10 @@ def test_another_root_is_measured_on_its_own_test_images(run: Run, tmp_path: Pat
     assert result["accuracy"] > 40
     (result,) = evaluate(own, ["knn"], device="cpu")
     assert (result["test_images"], result["dataset"]) == (60, "a")
+    kept = own.settings.data.model_copy(update={"cache": tmp_path / "roomy", "workers": 0})
+    elsewhere = named(str(tmp_path / "b"), kept, 1)  # where there is room for pixels is no matter of whose
+    assert elsewhere is not None
+    assert (elsewhere.cache, elsewhere.workers, elsewhere.image_size) == (tmp_path / "roomy", 0, kept.image_size)
     with pytest.raises(PrelaxError, match="leave --root out"):
         dataset(own, str(tmp_path / "b"), tmp_path / "a")
     published = dataset(own, "cifar10", tmp_path / "a")  # beside the run's own images

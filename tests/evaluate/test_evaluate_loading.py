@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import pickle
 from dataclasses import replace
@@ -15,12 +16,13 @@ from torch import Tensor, nn
 from torchvision.transforms import v2
 
 from prelax.config import resolve
+from prelax.data.decode import Plan, decode
 from prelax.errors import PrelaxError
 from prelax.evaluate.features import fingerprint
 from prelax.evaluate.protocols import evaluate
 from prelax.loading import load, model_card, save_hub
 from prelax.nets import backbone
-from prelax.preprocess import Preprocess
+from prelax.preprocess import Preprocess, as_stored
 from prelax.run import Run
 
 
@@ -73,6 +75,16 @@ def test_the_centre_of_any_image_is_its_central_seven_eighths(side, kept):
     images = pixels(2, 3, side, side)
     theirs = v2.functional.resize(v2.functional.center_crop(images.float(), [kept, kept]), [32, 32], antialias=True)
     torch.testing.assert_close(Preprocess(32, (0.0,), (1.0,), centre=True)(images) * 255, theirs, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(20, 30), (60, 30), (48, 50), (90, 90), (48, 48)])
+def test_an_image_of_any_size_is_brought_to_the_size_that_a_file_of_it_is(shape: tuple[int, int]) -> None:
+    image = pixels(1, 3, *shape)
+    held = io.BytesIO()
+    Image.fromarray(image[0].permute(1, 2, 0).numpy()).save(held, "png")
+    of_file = torch.from_numpy(decode(held.getvalue(), Plan(48, 3)))
+    apart = (as_stored(image, 48)[0].int() - of_file.int()).abs()
+    assert apart[:, 3:-3, 3:-3].max() <= 1  # at its edges Pillow looks beyond the square that it resizes
 
 
 def test_oblong_and_small_images_come_out_at_the_trained_size():

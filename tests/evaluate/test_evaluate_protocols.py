@@ -265,6 +265,16 @@ def test_elsewhere_a_test_image_that_the_probe_is_trained_on_never_counts(run, t
         evaluate(run, ["knn"], on=other, device="cpu")
 
 
+@pytest.mark.parametrize("images", [513, 514, 1025])
+def test_no_batch_of_two_weighs_as_much_as_one_of_many_in_a_floor(loaded, images):
+    judged = subject.subject(loaded).only(torch.arange(images))
+    sizes = []
+    judged.preprocess = lambda part, take=judged.preprocess: sizes.append(len(part)) or take(part)
+    settle_norms(loaded.fresh(0), judged)
+    assert sum(sizes) == images
+    assert max(sizes) - min(sizes) <= 1
+
+
 def test_fine_tuning_is_a_function_of_its_seed_and_draws_of_nobody_elses(loaded):
     class Dropping(torch.nn.Module):
         features = loaded.backbone.features

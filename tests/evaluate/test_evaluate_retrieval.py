@@ -12,9 +12,10 @@ from PIL import Image
 
 from prelax.cli import main
 from prelax.config import DataSettings
+from prelax.data import ImageSet, picked
 from prelax.data import load as load_data
 from prelax.errors import PrelaxError, PrelaxWarning
-from prelax.evaluate.retrieval import nearest, precision_at, search
+from prelax.evaluate.retrieval import describe, nearest, precision_at, search
 from prelax.loading import load
 
 
@@ -207,3 +208,11 @@ def test_a_picture_of_more_than_8_bits_finds_itself(trained, tmp_path):
     queries = [tmp_path / f"{i:02d}.png" for i in (3, 17)]
     found, _ = search(load(trained.path), on, queries, tmp_path / "found.png", k=1)
     assert [one[0]["row"] for one in found] == [3, 17]
+
+
+def test_an_image_of_a_class_that_only_test_images_have_is_named():
+    pixels = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
+    train = ImageSet("a", pixels, torch.tensor([0, 1, 0]), ["x", "y"])
+    test = ImageSet("a", pixels, torch.tensor([2, 0, 2]), ["x", "y", "z"])
+    both = picked([train, test], torch.tensor([1, 3, 4]))
+    assert [describe(both, row, 1.0)["class"] for row in range(3)] == ["y", "z", "x"]

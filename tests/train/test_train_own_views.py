@@ -145,6 +145,20 @@ def test_a_run_is_measured_and_shown(mine: Path) -> None:
     assert "fade" in page
 
 
+def test_what_ones_own_augmentation_does_is_measured_by_either_name(
+    mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = pretrain(tiny("ONE", "method.name=simsiam", "train.epochs=1"), mine / "run", progress=False)
+    quick = ["--images", "40", "--draws", "1", "--device", "cpu", "--quiet", "--json"]
+    assert main(["augmentations", str(run.path), *quick]) == 0
+    told = {row["augmentation"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert told["fade"]["trained_with"]
+    assert not told["rotation"]["trained_with"]
+    assert main(["augmentations", str(run.path), "--operation", "views_of_mine:Fade", *quick]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"][1:]
+    assert (row["augmentation"], row["trained_with"]) == ("views_of_mine:Fade", True)
+
+
 def test_a_run_of_a_preset_of_ours_keeps_no_word_of_it(tmp_path: Path) -> None:
     run = pretrain(resolve("digits/simsiam", TINY), tmp_path / "run", progress=False)
     assert not run.trained_on().keys() & {"views", "preprocess"}

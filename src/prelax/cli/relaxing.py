@@ -65,8 +65,8 @@ def augmentations(
     target = out or run / "augmentations.png"
     with working(), waiting("doing each augmentation to the images"):
         on_data = dataset(opened, on, root)
-        own = [name for name in [opened.settings.method.relax] if ":" in name]  # MODULE:CLASS
-        names = operation or [*every_name(channels_of(opened.settings, opened.load_backbone(), str(run))), *own]
+        channels = channels_of(opened.settings, opened.load_backbone(), str(run))
+        names = operation or every_name(channels, opened.settings)
         result = effects(
             opened,
             on_data,

@@ -87,7 +87,8 @@ def effects(
     rows[0] |= {"settings": "", "trained_with": False, "relaxed": False}
     relaxes = loaded.settings.method.relax if views_of(loaded.settings, loaded.channels, 32).relax else None
     for op in applied:
-        told = {"settings": repr(op), "trained_with": op.name in trained_with, "relaxed": op.name == relaxes}
+        by_name = op.op.name if isinstance(op, augment.Named) else op.name  # not as MODULE:CLASS
+        told = {"settings": repr(op), "trained_with": by_name in trained_with, "relaxed": op.name == relaxes}
         rows.append(row(op.name, found[op.name], clean, others) | told)
     own, target = loaded.settings.data, on or loaded.settings.data
     result: dict[str, Any] = {
@@ -219,13 +220,18 @@ def chosen(loaded: Loaded, images: Tensor, names: Sequence[str] | None) -> tuple
     return found, left_out
 
 
-def every_name(channels: int) -> list[str]:
-    """Every operation that can be done to images of so many channels."""
-    return [
+def every_name(channels: int, settings: Settings | None = None) -> list[str]:
+    """Every operation that can be done to images of so many channels, and a run's own."""
+    names = [
         name
         for name in augment.OPERATIONS
         if name != "normalise" and (channels == 3 or not trait(augment.operation(name), "needs_rgb"))
     ]
+    if settings is not None:
+        own = own_operations(settings, channels, settings.data.image_size or 32)
+        names += [op.name for op in own if op.name not in augment.OPERATIONS]
+        names += [settings.method.relax] if ":" in settings.method.relax else []
+    return names
 
 
 def examples(
