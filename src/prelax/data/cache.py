@@ -27,7 +27,7 @@ from prelax.data.decode import Plan
 from prelax.data.memory import available_memory, gigabytes
 from prelax.errors import PrelaxError
 
-VERSION = 2  # of the decoded pixels; raised when decoding changes
+VERSION = 3  # of the decoded pixels; raised when decoding changes
 HEADER = 128  # bytes of pixels.npy before the pixels
 
 
