@@ -352,6 +352,22 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_what_cannot_be_printed_is_one_line_and_stops_no_work(run: Path, tmp_path: Path) -> None:
+    prelax = f"{sys.executable} -m prelax"
+    done = subprocess.run(f"{prelax} list methods > /dev/full", shell=True, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert (
+        done.stderr
+        == "prelax: cannot write its output: No space left on device; free some space, or send it elsewhere\n"
+    )
+    closed = subprocess.run(f"{prelax} list methods >&- 2>&-", shell=True, capture_output=True, text=True)
+    assert closed.returncode == 0
+    deaf = subprocess.run(f"{prelax} embed {run} -o {tmp_path}/v.npz > /dev/full 2>&1", shell=True)
+    assert (tmp_path / "v.npz").is_file()
+    assert deaf.returncode == 2
+
+
 def test_completion_knows_recipes_and_keys() -> None:
     from prelax.cli.training import complete_key, complete_recipe
 

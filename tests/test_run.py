@@ -12,11 +12,13 @@ import pytest
 import torch
 import yaml
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from prelax.config import resolve
-from prelax.errors import PrelaxError
+from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.run import FORMAT, Run, read_checkpoint
 from prelax.stamp import commit
+from prelax.weights import read_weights
 from prelax.whole import replacing, writing
 
 
@@ -209,6 +211,42 @@ def test_a_full_disk_is_one_line_that_says_what_to_do(run: Run) -> None:
     (run.path / "log.txt").symlink_to("/dev/full")
     with pytest.raises(PrelaxError, match="no space left"):
         run.log("a line")
+
+
+def test_a_figure_that_the_disk_has_no_room_for_is_told_and_not_lost(run: Run) -> None:
+    (run.path / "eval" / "knn.json").symlink_to("/dev/full")
+    with pytest.warns(PrelaxWarning, match="not kept: no space left to write"):
+        run.write_eval("knn", {"accuracy": 1.0})
+    assert run.unkept
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "checkpoint.previous.pt", "backbone.safetensors"])
+def test_weights_whose_settings_are_gone_are_not_written_over(name: str, run: Run) -> None:
+    (run.path / name).write_bytes(b"hours of work")
+    (run.path / "config.yaml").unlink()
+    with pytest.raises(PrelaxError, match=r"holds weights of a run whose config\.yaml is gone; choose another --out"):
+        Run.create(run.path, resolve("digits/simsiam"))
+    assert (run.path / name).read_bytes() == b"hours of work"
+
+
+def test_weights_that_are_not_as_they_were_written_are_refused(run: Run) -> None:
+    state = {"a": torch.arange(40.0), "b.count": torch.tensor(3), "c": torch.zeros(0), "d": torch.ones(3, 2) > 0}
+    run.save_backbone(state)
+    found = run.load_backbone()
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in state.items())
+    path = run.path / "backbone.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-150] ^= 4  # one bit of one number
+    path.write_bytes(data)
+    with pytest.raises(
+        PrelaxError, match=r"cannot be read \(it is damaged: its numbers are not those that were written"
+    ):
+        run.load_backbone()
+    with pytest.raises(PrelaxError, match="cannot be read: it is damaged"):
+        read_weights(str(path))
+    save_file(state, path)  # of others, who keep no checksum
+    assert run.load_backbone().keys() == state.keys()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import prelax
@@ -25,6 +24,7 @@ from prelax.objectives.parts import coefficient
 from prelax.preprocess import Preprocess, as_stored, check_images
 from prelax.run import Run, plain
 from prelax.stamp import now
+from prelax.tensors import read_tensors, write_tensors
 from prelax.whole import replacing, write_whole, writing
 
 if TYPE_CHECKING:
@@ -115,6 +115,10 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Loaded:
     path = Path(path)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise PrelaxError(f"device={device!r}: use auto, cpu, cuda or cuda:N") from None
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise PrelaxError(f"device={device}: this machine has no CUDA device; use cpu, or auto")
     if (path / "config.json").is_file() and not (path / "config.yaml").is_file():
@@ -263,7 +267,7 @@ def save_hub(run: Run, folder: Path | str) -> Path:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / "model.safetensors") as temporary:
-            save_file(plain(loaded.backbone.state_dict()), temporary)
+            write_tensors(plain(loaded.backbone.state_dict()), temporary)
         write_whole(folder / "config.json", json.dumps(config, indent=1) + "\n")
         write_whole(folder / "README.md", model_card(run, loaded))
     return folder
@@ -280,7 +284,7 @@ def read_hub(path: Path) -> tuple[Settings, dict[str, Tensor], Preprocess]:
     if not weights.is_file():
         raise PrelaxError(f"{path} has a config.json but no model.safetensors")
     try:
-        return validate(tree, str(path)), load_file(weights), preprocess
+        return validate(tree, str(path)), read_tensors(weights), preprocess
     except PrelaxError:
         raise
     except Exception as error:

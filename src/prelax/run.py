@@ -26,15 +26,14 @@ from typing import Any
 
 import torch
 import yaml
-from safetensors.torch import save_file
 from torch import Tensor
 
 import prelax
 from prelax.config import FOUND, SUITED, Section, Settings, keys, left_open, to_yaml, validate
 from prelax.errors import PrelaxError, PrelaxWarning, first_line, readable
 from prelax.stamp import commit, now
-from prelax.tensors import read_tensors
-from prelax.whole import Unwritable, numeric, replacing, writing
+from prelax.tensors import read_tensors, write_tensors
+from prelax.whole import NoSpace, Unwritable, numeric, replacing, writing
 
 FORMAT = 1  # of the folder; a newer one is refused
 START = "start.safetensors"
@@ -75,8 +74,19 @@ class Run:
         """A new run folder; refuses one that already holds a run."""
         run = cls(path)
         run.check_free()
-        with writing(run.path):
-            (run.path / "eval").mkdir(parents=True, exist_ok=True)
+        run.make_folder()
+        with run.lock():
+            run.begin(settings)
+        return run
+
+    def make_folder(self) -> None:
+        """The folder, with nothing in it yet."""
+        with writing(self.path):
+            (self.path / "eval").mkdir(parents=True, exist_ok=True)
+
+    def begin(self, settings: Settings) -> None:
+        """``config.yaml`` of a run that begins, by the process that holds the lock of its folder."""
+        self.check_free(locked=True)
         about = {
             "format": FORMAT,
             "prelax": prelax.__version__,
@@ -85,18 +95,20 @@ class Run:
             "commit": commit(),
             "created": now(),
         }
-        run.write("config.yaml", to_yaml(settings) + yaml.safe_dump({"run": about}, sort_keys=False))
-        return run
+        self.write("config.yaml", to_yaml(settings) + yaml.safe_dump({"run": about}, sort_keys=False))
 
-    def check_free(self) -> None:
-        """Refuses a folder that already holds a run, or a detector."""
+    def check_free(self, locked: bool = False) -> None:
+        """Refuses a folder that already holds a run, or a detector; ``locked``: by this very process."""
         if (self.path / "config.yaml").exists():
             said = f"{self.path} already holds a run; add --resume to go on with it, or choose another --out"
-            with self.lock():  # or another process is writing to it, which is another matter
+            with contextlib.nullcontext() if locked else self.lock():  # if another process writes to it, it says that
                 raise PrelaxError(said)
         for name in ("settings.json", "detector.safetensors"):
             if (self.path / name).exists():
                 raise PrelaxError(f"{self.path} already holds a detection run ({name} is there); choose another --out")
+        for name in ("checkpoint.pt", "checkpoint.previous.pt", "backbone.safetensors"):
+            if (self.path / name).exists():
+                raise PrelaxError(f"{self.path} holds weights of a run whose config.yaml is gone; choose another --out")
 
     @classmethod
     def open(cls, path: Path | str) -> Run:
@@ -228,6 +240,17 @@ class Run:
                     lines.append(line)
         return lines
 
+    def check_as_begun(self, settings: Mapping[str, Any]) -> None:
+        """Refuses to go on where ``config.yaml`` does not say what the checkpoint was trained with."""
+        now_so, before = _leaves(self.settings.model_dump(mode="json")), _leaves(settings)
+        for key, value in before.items():
+            free = key in CHANGEABLE or key.startswith("evaluate.") or key in ("recipe", "data.labels")
+            if key in now_so and now_so[key] != value and not free:
+                raise PrelaxError(
+                    f"{self.path}/checkpoint.pt was trained with {key}={value!r} and config.yaml says {now_so[key]!r}: "
+                    "one of them was changed, or is of another run; put back what was there, or begin another run"
+                )
+
     def rewind_metrics(self, epoch: int) -> None:
         """Forgets the lines after an epoch: what resume is about to do again."""
         kept = [line for line in self.metrics() if line["epoch"] <= epoch]
@@ -251,7 +274,8 @@ class Run:
     def write_eval(self, name: str, result: Mapping[str, Any], unfinished: bool = False) -> None:
         """``eval/NAME.json``, stamped with date and version, and with whether it is of a run that is not finished.
 
-        In a folder that may not be written it is not kept, which is said: what was measured is not lost by that.
+        In a folder that may not be written, or on a full disk, it is not kept, which is said: what was measured is not
+        lost by that.
         """
         stamped = {**result, "date": now(), "prelax": prelax.__version__}
         if unfinished and not self.unfinished:
@@ -261,9 +285,10 @@ class Run:
             with writing(self.path / "eval"):
                 (self.path / "eval").mkdir(exist_ok=True)
             self.write(f"eval/{name}.json", json.dumps(stamped, indent=1) + "\n")
-        except Unwritable as error:
+        except (Unwritable, NoSpace) as error:
             self.unkept = True
-            warnings.warn(f"not kept: {error.said}", PrelaxWarning, stacklevel=3)
+            said = error.said if isinstance(error, Unwritable) else str(error)
+            warnings.warn(f"not kept: {said}", PrelaxWarning, stacklevel=3)
 
     def evals(self) -> dict[str, dict[str, Any]]:
         """Every evaluation by file name."""
@@ -317,7 +342,7 @@ class Run:
         """``backbone.safetensors``, or under another name what it begins with: plain names, no prefix to strip."""
         target = self.path / name
         with writing(target), replacing(target) as temporary:
-            save_file(plain(state), temporary)
+            write_tensors(plain(state), temporary)
 
     def load_start(self) -> dict[str, Tensor] | None:
         """The weights the backbone began with; None where they were random, or are not kept."""
@@ -350,7 +375,7 @@ class Run:
         weights = {
             name.removeprefix("online.backbone."): value
             for name, value in (network if isinstance(network, dict) else {}).items()
-            if name.startswith("online.backbone.")
+            if isinstance(name, str) and isinstance(value, Tensor) and name.startswith("online.backbone.")
         }
         if not weights:
             raise PrelaxError(f"{self.path} has no backbone yet: {go_on}")
@@ -375,6 +400,13 @@ class Run:
         (self.path / "report.html").unlink(missing_ok=True)
 
 
+def _leaves(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by their dotted names."""
+    named = {k: v for k, v in tree.items() if not isinstance(v, Mapping)}
+    inner = {f"{k}.{leaf}": value for k, v in tree.items() if isinstance(v, Mapping) for leaf, value in v.items()}
+    return named | inner
+
+
 def plain(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A state dict as safetensors takes it: on the CPU, and weights that layers share once for each of them."""
     return {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
@@ -389,8 +421,8 @@ def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
             raise PrelaxError(f"{path} is damaged (checksum of {torn})")
         with warnings.catch_warnings(action="ignore"):  # of strange files; what matters is refused below
             state = torch.load(path, map_location=device, weights_only=True)
-    except torch.OutOfMemoryError:
-        raise  # of the device, not of the file
+    except (torch.OutOfMemoryError, PrelaxError):
+        raise  # of the device, not of the file; or said already
     except (zipfile.BadZipFile, EOFError, OSError, RuntimeError, ValueError, KeyError) as error:
         raise PrelaxError(f"{path} is damaged or not a checkpoint ({first_line(error)})") from None
     except Exception as error:  # weights_only refuses what would execute

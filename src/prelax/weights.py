@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from prelax.errors import PrelaxError, first_line
@@ -17,6 +16,7 @@ from prelax.loading import check_names, read_hub
 from prelax.nets import Network
 from prelax.nets.backbones import LAYERS, pretrained_timm
 from prelax.run import Run
+from prelax.tensors import Damaged, read_tensors
 
 PUBLISHED = "pretrained"
 # The deepest convolution that a network of torchvision's names has and the ones below it have not.
@@ -85,9 +85,11 @@ def read_file(path: Path) -> dict[str, Tensor]:
     """The tensors of a file by name; nothing in it is executed."""
     safe = path.suffix == ".safetensors"
     try:
-        held = load_file(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
+        held = read_tensors(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise PrelaxError(f"{path} cannot be read: {error.strerror or first_line(error)}") from None
+    except Damaged as error:
+        raise PrelaxError(f"{path} cannot be read: {error}") from None
     except Exception:
         raise PrelaxError(f"{path} cannot be read: {obstacle(path, safe)}") from None
     state = tensors(held) if isinstance(held, Mapping) else {}

@@ -239,6 +239,8 @@ def test_colour_on_other_than_rgb_is_refused_in_a_line() -> None:
     [
         (lambda: Pipeline([Flip(), Flip()]), "two operations are called 'flip'"),
         (lambda: preset("simsiam-32")(pictures()[0]), "B x C x H x W"),
+        (lambda: preset("simsiam-32")(pictures().numpy()), r"not a numpy\.ndarray: torch\.as_tensor makes one"),
+        (lambda: preset("simsiam-32")(pictures()[..., :0]), r"got shape \(12, 3, .*, 0\)"),
         (lambda: preset("simsiam-32")(pictures().long()), "uint8, or floats"),
         (lambda: preset("simsiam-32")(pictures(), dtype=torch.float64), "float16, bfloat16 or float32"),
         (lambda: preset("simsiam-32")(pictures(), Draws(0, 3)), "3 rows for a batch of 12"),

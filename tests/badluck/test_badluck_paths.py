@@ -71,6 +71,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["augmentations", "RUN", "--operation", "nope"], "nope"),
         (["bench", "augment", "--size", "4,99999999"], "8192 is the most"),
         (["evaluate", "RUN", "-p", "knn,,"], "no protocol ''"),
+        (["evaluate", "RUN", "--on", ""], "--on is empty: give a dataset or a folder"),
         (["evaluate", "RUN", "train.lr=3"], "only evaluate.* can"),
         (["doctor", "--figure"], "--figure is of a run"),
     ],

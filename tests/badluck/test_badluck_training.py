@@ -93,7 +93,8 @@ def test_a_checkpoint_of_another_architecture_is_refused_and_kept(
     assert main(["pretrain", "digits/prelax-all", *words, "train.epochs=1", "--out", str(other), "--quiet"]) == 0
     shutil.copy(other / "checkpoint.pt", run / "checkpoint.pt")
     before = (run / "checkpoint.pt").read_bytes()
-    assert "another model" in refused("pretrain", run, "--resume", "--quiet")
+    said = refused("pretrain", run, "--resume", "--quiet")
+    assert "checkpoint.pt was trained with model.backbone='resnet18' and config.yaml says 'resnet8'" in said
     assert (run / "checkpoint.pt").read_bytes() == before
     shutil.copy(other / "backbone.safetensors", run / "backbone.safetensors")
     assert "not of a resnet8" in refused("evaluate", run, "--quiet")
@@ -251,7 +252,7 @@ def test_a_disk_without_room_for_a_checkpoint_leaves_a_run_to_go_on_with(
 
 
 def test_a_full_disk_costs_what_is_written_after_training_one_line_and_no_older_file(
-    little_disk: Path, good: Path, refused: Refuse
+    little_disk: Path, good: Path, refused: Refuse, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Path(shutil.copytree(good, little_disk / "run", ignore=shutil.ignore_patterns("checkpoint*")))
     (run / "report.html").write_text("an older page")
@@ -260,13 +261,16 @@ def test_a_full_disk_costs_what_is_written_after_training_one_line_and_no_older_
             filler.write(bytes(4096))
     for words in (
         ["report", run, "--points", "0"],
-        ["evaluate", run, "-p", "knn"],
         ["embed", run, "-o", little_disk / "vectors.npz"],
         ["figure", "dynamics", run, "-o", little_disk / "dynamics"],
         ["export", run, "--to", "hub"],
         ["export", run, "--to", "torch-export"],
     ):
         assert "free some and try again" in refused(*words), words
+    assert main(["evaluate", str(run), "-p", "knn", "--device", "cpu"]) == 0  # what was measured is shown
+    told = capsys.readouterr()
+    assert "\nknn " in told.out
+    assert "not kept: no space left" in told.err
     assert (run / "report.html").read_text() == "an older page"
     assert Run.open(run).evals().keys() == {"knn"}
     assert not list(little_disk.rglob(".*.tmp"))

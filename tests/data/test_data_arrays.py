@@ -125,7 +125,11 @@ def test_what_cannot_be_images_is_refused_in_a_line_that_says_why(tmp_path: Path
     (tmp_path / "torn.npy").write_bytes((saved(tmp_path / "whole.npy", PIXELS)).read_bytes()[:90])
     (tmp_path / "torn.npz").write_bytes(b"PK\x03\x04 and no more")
     saved(tmp_path / "objects.npy", np.array([{}, []], dtype=object))
-    for name in ("torn.npy", "torn.npz"):
+    for name, shape in (("less.npy", "(-6, 4, 4, 3)"), ("vast.npy", f"({10**30}, 4, 4, 3)")):
+        header = repr({"descr": "|u1", "fortran_order": False, "shape": "SHAPE"}).replace("'SHAPE'", shape)
+        text = header.encode() + b" " * (117 - len(header)) + b"\n"
+        (tmp_path / name).write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(300))
+    for name in ("torn.npy", "torn.npz", "less.npy", "vast.npy"):
         with pytest.raises(PrelaxError, match=f"{name} cannot be read as a NumPy file"):
             of(tmp_path / name)
     with pytest.raises(PrelaxError, match=r"objects\.npy holds no numbers but object"):

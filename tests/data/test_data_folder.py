@@ -19,7 +19,7 @@ from PIL import Image
 
 from prelax.config import DataSettings
 from prelax.data import bar, choose_image_size, disjoint, load
-from prelax.data.listing import held_out
+from prelax.data.listing import class_names, held_out, read_labels
 from prelax.errors import PrelaxError, PrelaxWarning
 
 
@@ -129,6 +129,42 @@ def test_a_csv_that_names_no_file_or_cannot_be_read_is_refused(tmp_path: Path, p
     table.write_text("1.png\n")
     with pytest.raises(PrelaxError, match=r"line 1 of .* has no label"):
         read(tmp_path / "set", labels=table)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        ",filename,label\n0,x/1.png,cat\n1,z.png,dog\n",  # as pandas writes one
+        "Label;width;Image\ncat;3;x/1.png\ndog;;z.png\n",
+        "path,label,split\nx/1.png,cat,train\nz.png,dog,test\n",
+        'path,label\n"x/1.png","cat"\nz.png,dog\n',
+    ],
+)
+def test_of_more_columns_those_are_taken_that_the_first_line_calls_so(tmp_path: Path, photo, read, table: str):
+    for name in ("x/1.png", "z.png"):
+        photo(tmp_path / "set" / name)
+    (tmp_path / "labels.csv").write_text(table)
+    found = read(tmp_path / "set", labels=tmp_path / "labels.csv", test_fraction=0.0)
+    given = dict(zip(names(found), [found.classes[i] for i in found.labels], strict=True))
+    assert given == {"1.png": "cat", "z.png": "dog"}
+
+
+def test_columns_that_nobody_names_are_refused_and_so_is_what_is_no_table(tmp_path: Path) -> None:
+    table = tmp_path / "labels.csv"
+    table.write_text("1.png,cat,0.5\n")
+    with pytest.raises(PrelaxError, match=r"line 1 of .* has 3 columns; keep those of path and label, or call them so"):
+        read_labels(table)
+    table.write_text("path,size,label\n1.png,4\n")
+    with pytest.raises(PrelaxError, match=r"line 2 of .* has no label"):
+        read_labels(table)
+    table.write_text("path,label\n1.png," + "x" * 200_000)
+    with pytest.raises(PrelaxError, match=r"line 2 of .* cannot be read: field larger than"):
+        read_labels(table)
+
+
+def test_a_number_of_thousands_of_digits_is_a_name(tmp_path: Path) -> None:
+    assert class_names(["10", "9", None]) == ["9", "10"]
+    assert class_names(["9" * 5000, "10"]) == ["10", "9" * 5000]  # int() takes 4,300 digits at most
 
 
 @pytest.mark.parametrize("test_name", ["test", "val", "valid"])
@@ -332,7 +368,7 @@ def test_a_csv_with_mistakes_says_which(tmp_path: Path, photo, read):
         photo(tmp_path / "set" / f"{i}.png")
     table = tmp_path / "labels.csv"
     table.write_text("path,label\n0.png,a\n1.png,-1\n2.png,b\nno.png,a\nnot.png,b\n")
-    with pytest.warns(PrelaxWarning, match=r"2 of 6 lines of .* name no image .*: no\.png, not\.png") as told:
+    with pytest.warns(PrelaxWarning, match=r"2 of 5 lines of .* name no image .*: no\.png, not\.png") as told:
         found = read(tmp_path / "set", labels=table)
     assert len(told) == 1
     assert (found.classes, found.labels.tolist()) == (["a", "b"], [0, -1, 1])

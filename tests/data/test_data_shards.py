@@ -208,6 +208,11 @@ def test_a_brace_too_many_is_named(pattern: str, tmp_path: Path):
         expand(str(tmp_path / pattern))
 
 
+def test_a_pattern_of_more_shards_than_anybody_has_is_refused_before_it_is_written_out() -> None:
+    with pytest.raises(PrelaxError, match="names 1,000,000,000,000 shards; 10,000,000 are the most"):
+        expand("s-{000000..999999}-{000000..999999}.tar")
+
+
 def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import shutil
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +19,7 @@ from sklearn import datasets
 
 from prelax.config import DataSettings
 from prelax.data import SOURCES, cifar, disjoint, load
+from prelax.data.cache import cache_folder
 from prelax.errors import PrelaxError
 
 
@@ -41,6 +44,14 @@ def test_digits_take_three_channels_and_refuse_five():
     assert torch.equal(images[:, 0], images[:, 2])
     with pytest.raises(PrelaxError, match=r"data\.channels=5"):
         load(DataSettings(channels=5))
+
+
+def test_a_user_without_a_home_has_a_cache_all_the_same(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("PRELAX_CACHE", raising=False)
+    assert cache_folder(None) == Path("~/.cache/prelax").expanduser()
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # what it does where there is none
+    assert cache_folder(None) == Path(tempfile.gettempdir()) / f"prelax-{os.getuid()}"
+    assert cache_folder(Path("/given")) == Path("/given")
 
 
 def test_limit_takes_that_many_training_images_of_several_classes_and_leaves_the_test_set_whole():

@@ -124,6 +124,12 @@ def test_any_other_run_is_judged_by_a_probe_and_the_result_is_kept(run):
     assert json.loads((run.path / "eval" / "effects.json").read_text())["rows"] == result["rows"]
 
 
+def test_a_backbone_that_says_the_same_of_all_images_is_told_so(run):
+    run.save_backbone({name: torch.zeros_like(tensor) for name, tensor in run.load_backbone().items()})
+    with pytest.raises(PrelaxError, match=r"the backbone says the same of all 500 images, .* `prelax doctor"):
+        effects(run, draws=1)
+
+
 def test_a_probability_is_the_presets_unless_everything_is_always_done(run):
     drawn, done = (by_name(effects(run, draws=1, operations=["flip"], always=a))["flip"] for a in (False, True))
     assert "p=0.5" in drawn["settings"]
@@ -180,6 +186,12 @@ def test_where_nothing_is_held_out_the_training_images_are_looked_at(run, tmp_pa
     assert main(["augmentations", str(tmp_path / "whole"), "--draws", "1", "--operation", "rotation"]) == 0
     assert "12 images of photos" in capsys.readouterr().out
     assert (tmp_path / "whole" / "augmentations.png").is_file()
+    (tmp_path / "folder.png").mkdir()  # what was measured is shown before it is said that nothing can be drawn there
+    undrawn = ["--out", str(tmp_path / "folder.png")]
+    assert main(["augmentations", str(tmp_path / "whole"), "--draws", "1", "--operation", "rotation", *undrawn]) == 2
+    told = capsys.readouterr()
+    assert "12 images of photos" in told.out
+    assert "cannot write" in told.err
 
 
 def test_examples_are_the_images_under_each_operation(run):

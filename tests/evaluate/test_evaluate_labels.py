@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -114,9 +115,13 @@ def test_the_digest_of_a_cached_set_is_kept_beside_its_pixels(tmp_path: Path) ->
     turned = digests_of(ImageSet("x", pixels.flip(0), None, []))
     assert turned[0] == fresh[0]
     assert turned[1] != fresh[1]
-    assert (tmp_path / "digest.txt").read_text() == " ".join(("6", *fresh))
-    for torn in ("", "5 " + "0" * 32, "6 nonsense", "6 " + "0" * 32):
+    since = str((tmp_path / "pixels.npy").stat().st_mtime_ns)
+    assert (tmp_path / "digest.txt").read_text() == " ".join((since, "6", *fresh))
+    zeros = f"{'0' * 32} {'1' * 32}"
+    for torn in ("", f"{since} 5 {zeros}", f"{since} 6 nonsense", f"{since} 6 {'0' * 32}", f"6 {zeros}"):
         (tmp_path / "digest.txt").write_text(torn)
         assert digests_of(cached) == fresh
-    (tmp_path / "digest.txt").write_text(f"6 {'0' * 32} {'1' * 32}")
+    (tmp_path / "digest.txt").write_text(f"{since} 6 {zeros}")
     assert digests_of(cached) == ("0" * 32, "1" * 32)  # found, not computed again
+    os.utime(tmp_path / "pixels.npy", ns=(0, int(since) + 1))  # written anew since
+    assert digests_of(cached) == fresh

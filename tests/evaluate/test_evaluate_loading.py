@@ -56,6 +56,12 @@ def test_a_device_that_is_not_there_is_refused_in_one_line(run):
         load(run.path, "cuda:0")
 
 
+@pytest.mark.parametrize("device", ["tpu", "cuda:x", "", None])
+def test_what_is_no_device_is_refused_with_what_is(run, device):
+    with pytest.raises(PrelaxError, match="use auto, cpu, cuda or cuda:N"):
+        load(run.path, device)
+
+
 def test_images_of_the_trained_size_are_only_normalised():
     pre = Preprocess(16, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
     images = pixels(3, 3, 16, 16)

@@ -84,6 +84,21 @@ def test_a_result_is_written_with_floor_settings_and_seconds(run):
     assert result["seconds"] > 0
 
 
+def test_a_protocol_that_cannot_be_done_costs_no_other_its_figure(run, tmp_path, capsys):
+    for number in range(24):  # of which one is a test image, with no other to be found
+        folder = tmp_path / "set" / str(number % 2)
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (16, 16), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    words = ["evaluate", str(run.path), "--on", str(tmp_path / "set"), "-p", "retrieval,knn", "--device", "cpu"]
+    assert main(words) == 2
+    told = capsys.readouterr()
+    assert "\nknn " in told.out
+    assert "\nretrieval " not in told.out
+    assert told.err.splitlines()[-1] == "prelax: retrieval: retrieval needs at least two images"
+    assert [path.stem.split("-set")[0] for path in (run.path / "eval").glob("*.json")] == ["knn"]
+
+
 def test_the_knn_figure_is_that_of_the_plain_function(judged, loaded):
     train, test = load_data(DataSettings(), "train"), load_data(DataSettings(), "test")
     plain = knn_accuracy(loaded(train.images), train.labels, loaded(test.images), test.labels, 20, 0.1)
@@ -406,6 +421,8 @@ def test_the_transfer_command_prints_the_matrix_and_refuses_what_has_no_accuracy
     cell = f"{run.evals()['knn-train']['accuracy']:.1f} ({run.evals()['knn-train']['floor']:.1f})"
     assert cell in shown
     assert f"| {cell} |" in table
+    assert main([*words, "-o", str(tmp_path), "--device", "cpu"]) == 2  # a folder: the matrix is shown all the same
+    assert cell in capsys.readouterr().out
     assert main(["transfer", str(run.path), "-p", "residual"]) == 2
     assert "probe-residual" in capsys.readouterr().err
 

@@ -170,6 +170,24 @@ def test_settings_that_would_make_it_another_run_are_refused_by_name(tmp_path: P
         pretrain(tiny(), tmp_path / "run", progress=False)
 
 
+def test_settings_that_were_changed_by_hand_are_refused_by_name(tmp_path: Path) -> None:
+    run = pretrain(tiny("train.epochs=2", "train.checkpoint_every=1"), tmp_path / "run", progress=False)
+    config = run.path / "config.yaml"
+    written = config.read_text()
+    (run.path / "backbone.safetensors").unlink()
+    for was, now, said in (
+        ("  lr: ", "  lr: 9.5  # was ", r"was trained with train\.lr=.* and config\.yaml says 9\.5"),
+        ("  epochs: 2", "  epochs: 1", "is not of this training"),
+    ):
+        assert written.count(f"\n{was}") == 1
+        config.write_text(written.replace(f"\n{was}", f"\n{now}"))
+        with pytest.raises(PrelaxError, match=said):
+            pretrain(run.settings, run.path, resume=True, progress=False)
+    config.write_text(written.replace("knn_every: 0", "knn_every: 2"))  # which may be changed
+    pretrain(run.settings, run.path, resume=True, progress=False)
+    assert (run.path / "backbone.safetensors").is_file()
+
+
 def test_a_probe_during_training_changes_no_bit_of_it(tmp_path: Path) -> None:
     plain, probed = (
         pretrain(tiny("train.epochs=3", f"train.knn_every={n}"), tmp_path / str(n), progress=False) for n in (0, 1)

@@ -129,7 +129,12 @@ class Pipeline:
 
     def check(self, images: Tensor) -> None:
         """Refuse a batch this pipeline cannot work on, in one line."""
-        if images.ndim != 4:
+        if not isinstance(images, Tensor):
+            kind = f"{type(images).__module__.partition('.')[0]}.{type(images).__name__}".removeprefix("builtins.")
+            raise PrelaxError(
+                f"images must be a tensor B x C x H x W, not a {kind}: torch.as_tensor makes one of an array"
+            )
+        if images.ndim != 4 or 0 in images.shape[1:]:
             raise PrelaxError(f"images must be B x C x H x W, got shape {tuple(images.shape)}")
         if images.dtype != torch.uint8 and not images.dtype.is_floating_point:
             raise PrelaxError(f"images must be uint8, or floats in [0, 1], got {images.dtype}: convert them first")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -61,7 +62,8 @@ def outcome(words: Sequence[str]) -> int:
     try:
         with warnings_told():
             status = app(words, prog_name="prelax", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is None where it was closed before we began
+            sys.stdout.flush()
         if status == 130:  # what typer makes of Ctrl-C
             return interrupted()
         return status if isinstance(status, int) else 0
@@ -81,6 +83,8 @@ def outcome(words: Sequence[str]) -> int:
         return 0
     except Exception as error:
         said = (str(error).strip().splitlines() or [""])[0]
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) and not error.filename:
+            return fail(f"cannot write its output: {error.strerror}; free some space, or send it elsewhere", 2)
         if isinstance(error, OSError) and error.filename and error.strerror:  # no right to read it, too long a name
             return fail(f"cannot use {error.filename}: {error.strerror}; mend that, or give another path", 2)
         if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError) or "t allocate memory" in said:

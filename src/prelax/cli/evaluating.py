@@ -47,7 +47,7 @@ def evaluate(
     [bold]prelax evaluate runs/NAME --on cifar100 --root ~/data --protocol knn,linear[/bold] ·
     [bold]torchrun --nproc-per-node 2 -m prelax evaluate runs/NAME[/bold]
     """
-    from prelax.evaluate.protocols import check, evaluate, notes
+    from prelax.evaluate.protocols import Partly, check, evaluate, notes
     from prelax.run import Run
     from prelax.train import joined
 
@@ -57,7 +57,11 @@ def evaluate(
         target, where = with_labels(opened, dataset(opened, on, root), labels), chosen(device, process)
         shared = process.world > 1
         with waiting(quiet=not process.writes) as tell:
-            results = evaluate(opened, names, target, where, seed, settings, shared, tell)
+            missed = None
+            try:
+                results = evaluate(opened, names, target, where, seed, settings, shared, tell)
+            except Partly as error:
+                results, missed = error.results, error
     if not process.writes:
         return
     rows = [line(result) for result in results if "accuracy" in result]
@@ -70,6 +74,8 @@ def evaluate(
         say(note)
     if not opened.unkept:
         say(f"the figures are in {run / 'eval'}")
+    if missed is not None:
+        raise missed
 
 
 def line(result: dict[str, Any]) -> dict[str, Any]:
@@ -127,6 +133,8 @@ def dataset(run: Any, on: str | None, root: Path | None) -> DataSettings | None:
     from prelax.loading import channels_of
 
     own = run.settings.data
+    if on == "":
+        raise PrelaxError("--on is empty: give a dataset or a folder, or leave it out for the run's own images")
     if on is None and root is None:
         return None
     if on is not None and root is not None and on not in SOURCES:

@@ -11,6 +11,7 @@ import typer
 from prelax.cli.evaluating import dataset
 from prelax.cli.options import Device, On, Root, RunFolder, chosen
 from prelax.cli.speech import Debug, Json, Quiet, Seed, complain, points, say, show, waiting, working
+from prelax.errors import PrelaxError
 
 if TYPE_CHECKING:
     from prelax.config import DataSettings, Settings
@@ -79,7 +80,12 @@ def augmentations(
             protocol="augmentations",
         )
         ranked = candidates(result)
-        pictures = draw_examples(opened, on_data, ranked, result, target, seed)
+        pictures: list[Path] = []
+        undrawn = None
+        try:
+            pictures = draw_examples(opened, on_data, ranked, result, target, seed)
+        except PrelaxError as error:  # once what was measured has been shown
+            undrawn = error
     rows = [shown(row) for row in ranked]
     show({**result, "candidates": ranked, "figures": [str(path) for path in pictures]}, rows, heading(result))
     best = next((row for row in ranked if row["advice"] == "relax" and not row["relaxed"]), None)
@@ -89,6 +95,8 @@ def augmentations(
         say(f"first to relax: {best['augmentation']}")
         say(f"  {command(opened.settings, on_data, best['augmentation'])}")
     where = "" if opened.unkept else f", the figures are in {run / 'eval'}"
+    if undrawn is not None:
+        raise undrawn
     say(f"drawn in {pictures[0]}{where}")
 
 
@@ -96,7 +104,6 @@ def command(settings: Settings, on: DataSettings | None, name: str) -> str:
     """What trains on the images that were asked about with one augmentation relaxed, ready to paste."""
     from prelax.check import scrambled
     from prelax.config import FOUND, resolve
-    from prelax.errors import PrelaxError
 
     data, recipe = on or settings.data, settings.recipe
     try:

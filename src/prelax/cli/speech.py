@@ -52,14 +52,16 @@ Seed = Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Decides
 
 
 def say(line: str = "") -> None:
-    """A line for the reader; silent with --json and --quiet."""
+    """A line for the reader; silent with --json and --quiet. That it cannot be said stops no work."""
     if not state.json and not state.quiet:
-        print(line)
+        with contextlib.suppress(OSError):
+            print(line)
 
 
 def complain(line: str) -> None:
-    """A line on standard error."""
-    print(f"prelax: {line}", file=sys.stderr)
+    """A line on standard error, if that can be written to."""
+    with contextlib.suppress(OSError):
+        print(f"prelax: {line}", file=sys.stderr)
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:

@@ -88,12 +88,13 @@ def pretrain(
         if by_images := [key for key in (*FOUND, *SUITED) if left_open(settings, key)]:
             complain(f"chosen by the images when it starts: {', '.join(by_images)}")
         return
+    from prelax.run import Run
     from prelax.train import pretrain as train
 
     began = time.perf_counter()
     place = out or Path("runs") / f"{slug(recipe)}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     alone = out is None and "RANK" not in os.environ  # several processes share a folder, which the first makes
-    whole = resume and (place / "backbone.safetensors").is_file()
+    whole = len(Run(place).metrics()) if resume and (place / "backbone.safetensors").is_file() else None
     with working(), claimed(place) if alone else contextlib.nullcontext(place) as out:
         state.afterwards = f"; go on with `prelax pretrain {shlex.quote(str(out))} --resume`"
         if not quiet:
@@ -106,7 +107,7 @@ def pretrain(
             raise
     if int(os.environ.get("RANK", "0")) > 0:  # of several processes the first speaks
         return
-    if whole:
+    if whole is not None and len(run.metrics()) == whole:
         say(f"it had all of its epochs already ({run.settings.train.epochs}): nothing was left to train")
     folder, named = settings.data.source == "folder", shlex.quote(str(run.path))
     with working():

@@ -53,10 +53,10 @@ def transfer(
     opened = [Run.open(run) for run in runs]
     with working(), waiting("measuring"):
         matrix = transfer(opened, lambda run: targets(run, opened, on or []), name, chosen(device), seed)
+    show(matrix, rows(matrix), f"accuracy % by {name} (random weights in brackets)")
     if out is not None:
         with writing(out), replacing(out) as temporary:
             Path(temporary).write_text(as_table(matrix) + "\n", encoding="utf-8")
-    show(matrix, rows(matrix), f"accuracy % by {name} (random weights in brackets)")
     say(f"each figure is in the run's eval folder{f', the table in {out}' if out else ''}")
 
 

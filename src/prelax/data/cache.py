@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import struct
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,7 +43,10 @@ class Decoded:
 
 def cache_folder(setting: Path | None) -> Path:
     """Where decoded pixels are kept: the setting, else ``$PRELAX_CACHE``, else ``~/.cache/prelax``."""
-    return Path(setting or os.environ.get("PRELAX_CACHE") or "~/.cache/prelax").expanduser()
+    try:
+        return Path(setting or os.environ.get("PRELAX_CACHE") or "~/.cache/prelax").expanduser()
+    except RuntimeError:  # a user without a home, as in a container that was given a number
+        return Path(tempfile.gettempdir()) / f"prelax-{os.getuid()}"
 
 
 def digest(root: Path, names: list[str], stats: np.ndarray, plan: Plan) -> str:
@@ -156,6 +160,7 @@ class _Sink:
             try:
                 self.handle.seek(0)
                 self._write(_header(shape))
+                os.fsync(self.handle.fileno())  # or after a power cut the length alone may be right
                 self.handle.close()
                 self.handle = None
                 return None

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import os
 from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from prelax.data.decode import EXTENSIONS, reason
 from prelax.errors import PrelaxError, printable
 
+PATHS = ("path", "file", "filename", "file_name", "filepath", "image", "image_path", "name", "id")  # what a table may
+CLASSES = ("label", "class", "target", "category")  # call its columns
 # What tells a run folder, or decoded pixels that were kept, where one lies among the images.
 OURS = ({"config.yaml", "metrics.jsonl"}, {"index.json", "pixels.npy"})
 
@@ -135,7 +139,10 @@ def folder_labels(names: list[str]) -> list[str | None]:
 
 
 def read_labels(path: Path) -> dict[str, str]:
-    """A CSV of path,label (comma, semicolon or tab; a header line is fine) as a mapping; -1 is no label."""
+    """A CSV of path,label (comma, semicolon or tab; a header line is fine) as a mapping; -1 is no label.
+
+    Of more columns those are taken that a header calls so.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -147,18 +154,51 @@ def read_labels(path: Path) -> dict[str, str]:
     first = text.partition("\n")[0]
     delimiter = max(",;\t", key=first.count)
     labels: dict[str, str] = {}
-    for number, row in enumerate(csv.reader(text.splitlines(), delimiter=delimiter), 1):
-        if not row or not any(field.strip() for field in row):
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    columns: tuple[int, int] | None = None
+    named = False
+    while (row := _row(rows, path)) is not None:
+        number, fields = rows.line_num, [field.strip() for field in row]
+        if not any(fields):
             continue
-        if len(row) < 2:
+        if columns is None:
+            found = _columns(fields)
+            columns, named = found or (0, 1), found is not None
+            if named:
+                continue
+        if max(columns) >= len(fields):
             raise PrelaxError(f"data.labels: line {number} of {path} has no label; each line is path,label")
-        name, label = row[0].strip().removeprefix("./"), row[1].strip()
+        if not named and any(fields[2:]):
+            raise PrelaxError(
+                f"data.labels: line {number} of {path} has {len(fields)} columns; keep those of path and label, or "
+                "call them so in its first line"
+            )
+        name, label = fields[columns[0]].removeprefix("./"), fields[columns[1]]
         if labels.setdefault(name, label) != label:
             raise PrelaxError(
                 f"data.labels: line {number} of {path} calls {printable(name)} {label!r}, and a line before it "
                 f"{labels[name]!r}: leave one of them"
             )
     return {name: label if label != "-1" else "" for name, label in labels.items()}
+
+
+def _row(rows: Any, path: Path) -> list[str] | None:
+    """The next line of a table; None at its end."""
+    try:
+        return next(rows, None)
+    except csv.Error as error:
+        raise PrelaxError(f"data.labels: line {rows.line_num} of {path} cannot be read: {error}") from None
+
+
+def _columns(header: list[str]) -> tuple[int, int] | None:
+    """Which columns a first line calls path and label; None where it is no header.
+
+    >>> _columns(["filename", "width", "Label"]), _columns(["0.png", "cat"])
+    ((0, 2), None)
+    """
+    low = [field.lower() for field in header]
+    found = [next((low.index(name) for name in names if name in low), None) for names in (PATHS, CLASSES)]
+    return (found[0], found[1]) if found[0] is not None and found[1] is not None else None
 
 
 def csv_labels(
@@ -196,4 +236,5 @@ def class_names(labels: list[str | None]) -> list[str]:
     """The distinct labels, in number order when all are numbers, else in name order."""
     names = {label for label in labels if label is not None}
     # 1 and 01 are two names of one number: in an order of their own, that of a set changes from process to process.
-    return sorted(sorted(names), key=int) if all(name.isdecimal() for name in names) else sorted(names)
+    numbers = all(name.isdecimal() and len(name) < 1000 for name in names)
+    return sorted(sorted(names), key=int) if numbers else sorted(names)

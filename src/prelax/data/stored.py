@@ -77,10 +77,12 @@ def headers(file: Path) -> dict[str, Stored]:
             return in_npz(file)
         with open(file, "rb") as handle:
             stored = Stored(file, None, *_header(handle))
+        if min(stored.shape, default=0) < 0:
+            raise ValueError(f"an array of {stored.shape}")
         if not stored.dtype.hasobject:  # which whoever wants it refuses in words of its own
             stored.open()  # a file that was cut short is refused now
         return {"": stored}
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, OverflowError, zipfile.BadZipFile) as error:
         raise PrelaxError(f"{file} cannot be read as {kind} file: {reason(error)}") from None
 
 

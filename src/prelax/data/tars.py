@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 import time
@@ -22,6 +23,7 @@ from prelax.errors import PrelaxError
 PATTERN = "train-{0000..0099}.tar"
 TRIES = 3  # of a remote shard, before a run ends
 VERSION = 2  # of what is counted
+MOST = 10_000_000  # shards that a pattern may name
 MARK = 1024  # bytes of zeros that a tar ends with
 
 Read = TypeVar("Read")
@@ -102,6 +104,9 @@ def expand(pattern: str) -> list[str]:
     from webdataset.shardlists import expand_urls
 
     found: list[str] = []
+    spans = [abs(int(end) - int(start)) + 1 for start, end in re.findall(r"\{(\d+)\.\.(\d+)\}", pattern)]
+    if math.prod(spans) > MOST:
+        raise PrelaxError(f"data.shards={pattern} names {math.prod(spans):,} shards; {MOST:,} are the most")
     try:
         urls = [url if remote(url) else os.path.expanduser(url) for url in expand_urls(pattern)]
     except ValueError:

@@ -6,6 +6,7 @@ be cropping, or colour. Asked of a run on your own images it says what to relax 
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -35,6 +36,7 @@ from prelax.run import Run
 
 DRAWS = 5  # of every augmentation
 ENOUGH = 100  # images to say how far they move
+ALIKE = 1e-6  # distance, one less the cosine, under which features are the same but for rounding
 Reader = Callable[[Tensor], Tensor]  # N x features -> N x classes
 
 
@@ -70,6 +72,9 @@ def effects(
     """
     began, unfinished = time.perf_counter(), run.unfinished
     loaded = load(run.path, device)
+    own, target = loaded.settings.data, on or loaded.settings.data
+    if place(target) != place(own):
+        run.evals()  # one that cannot be read is told before the work, not after it
     test, reader, read_by = who_reads(run, loaded, on, seed)
     if images is not None and images < len(test):
         test = subset(test, some(len(test), images, seed))
@@ -77,6 +82,11 @@ def effects(
     trained_with = {op.name for op in own_operations(loaded.settings, loaded.channels, test.images.shape[-1])}
     plain = extract(loaded.backbone, test.images, loaded.preprocess, device=loaded.device)
     others = similarity_of_others(plain)
+    if 1 - others < ALIKE or not plain.any():
+        raise PrelaxError(
+            f"the backbone says the same of all {len(test)} images, so that nothing can be seen to move one; "
+            f"`prelax doctor {shlex.quote(str(run.path))}` says what may be wrong with it"
+        )
     clean = score(reader, plain, test)
     found: dict[str, list[tuple[float | None, float]]] = {}
     seeds = list(range(seed, seed + draws))
@@ -90,7 +100,6 @@ def effects(
         by_name = op.op.name if isinstance(op, augment.Named) else op.name  # not as MODULE:CLASS
         told = {"settings": repr(op), "trained_with": by_name in trained_with, "relaxed": op.name == relaxes}
         rows.append(row(op.name, found[op.name], clean, others) | told)
-    own, target = loaded.settings.data, on or loaded.settings.data
     result: dict[str, Any] = {
         "protocol": protocol,
         "dataset": target.label,
@@ -125,6 +134,8 @@ def who_reads(run: Run, loaded: Loaded, on: DataSettings | None, seed: int) -> t
             raise PrelaxError(f"{images.name} has fewer than two images to look at")
         return images, None, f"nobody: {why}"
     judged = subject(loaded, on, seed)
+    if len(judged.test) < 2:
+        raise PrelaxError(f"{judged.test.name} has fewer than two test images to look at")
     own = classifier(run, loaded) if on is None else None
     if own is not None:
         return judged.test, own, "the run's own classifier"
@@ -171,7 +182,7 @@ def row(name: str, told: Sequence[tuple[float | None, float]], clean: float | No
         "std": rounded(float(right.std())) if known and len(right) > 1 else None,
         "drop": rounded(clean - mean) if clean is not None and mean is not None else None,
         "cosine": round(cosine, 4),
-        "moved": round(100 * (1 - cosine) / max(1 - others, 1e-9), 2),
+        "moved": round(100 * (1 - cosine) / (1 - others), 2),
     }
 
 

@@ -111,22 +111,25 @@ def _digests(images: Tensor) -> tuple[str, str]:
 
 
 def digests_of(images: ImageSet) -> tuple[str, str]:
-    """The `digest` of a set and one of its order; of a cached set they are kept beside the pixels, which never change.
+    """The `digest` of a set and one of its order; of a cached set they are kept beside the pixels while these stay.
 
     Whoever trains goes by the order too: the numbers of the images decide every draw.
     """
     if images.file is None:
         return _digests(images.images)
     kept = images.file.with_name("digest.txt")
+    written = str(images.file.stat().st_mtime_ns)
     try:
-        count, found, in_order = kept.read_text().split()
-        if count == str(len(images)) and all(re.fullmatch("[0-9a-f]{32}", one) for one in (found, in_order)):
+        since, count, found, in_order = kept.read_text().split()
+        if (since, count) == (written, str(len(images))) and all(
+            re.fullmatch("[0-9a-f]{32}", one) for one in (found, in_order)
+        ):
             return found, in_order
     except (OSError, ValueError):
         pass  # not kept yet
     found, in_order = _digests(images.images)
     with contextlib.suppress(OSError), replacing(kept) as temporary:
-        temporary.write_text(f"{len(images)} {found} {in_order}")
+        temporary.write_text(f"{written} {len(images)} {found} {in_order}")
     return found, in_order
 
 

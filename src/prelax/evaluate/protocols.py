@@ -72,6 +72,14 @@ CHEAP_SEEDS = 5  # probes that cost seconds: the least number of seeds they are 
 CHEAP = ("linear-fast", "knn-10-per-class", "linear-1pct", "linear-10pct")
 
 
+class Partly(PrelaxError):
+    """Some protocols could not be done, and what the others gave."""
+
+    def __init__(self, results: list[dict[str, Any]], failed: Mapping[str, PrelaxError]) -> None:
+        super().__init__("; ".join(f"{name}: {error}" for name, error in failed.items()))
+        self.results = results
+
+
 def check(protocols: Sequence[str]) -> list[str]:
     """The names, once all of them are protocols."""
     for name in protocols:
@@ -92,6 +100,8 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """Runs evaluations of a run's backbone, writes each to ``eval/PROTOCOL[-DATASET].json`` and returns them.
 
+    Where some of several cannot be done, the error, a ``Partly``, has the ``results`` of the others.
+
     Args:
         on: the dataset whose labels are used, as settings or by name; the run's own by default, another is a transfer.
         seed: of the first probe; ``evaluate.probe_seeds`` follow one another from there.
@@ -107,25 +117,34 @@ def evaluate(
     own = loaded.settings.data
     elsewhere = on is not None and place(on) != place(own)
     target = on or own
-    results = []
+    if elsewhere:
+        run.evals()  # one that cannot be read is told before the work, not after it
+    results: list[dict[str, Any]] = []
+    failed: dict[str, PrelaxError] = {}
     judged = subject(loaded, on, seed, shared) if any(name in PROBES for name in protocols) else None
     floor = random_subject(judged, loaded) if judged is not None else None
     start = start_subject(judged, loaded) if judged is not None else None
     for number, name in enumerate(protocols, 1):
         tell(doing := f"measuring {name} ({number} of {len(protocols)})")
-        if name in PROBES:
-            assert judged is not None
-            assert floor is not None
-            judged.tell = partial(_further, tell, doing)
-            floor.tell = partial(_further, tell, f"{doing}, random weights")
-            result = examine(name, judged, floor, loaded, settings)
-            if start is not None:
-                start.tell = partial(_further, tell, f"{doing}, as it began")
-                result |= before(name, start, result)
-            if not judged.known:
-                result["weights_it_began_with_saw"] = "not known"
-        else:
-            result = probe_residual(run, loaded, on=on, seed=seed)
+        try:
+            if name in PROBES:
+                assert judged is not None
+                assert floor is not None
+                judged.tell = partial(_further, tell, doing)
+                floor.tell = partial(_further, tell, f"{doing}, random weights")
+                result = examine(name, judged, floor, loaded, settings)
+                if start is not None:
+                    start.tell = partial(_further, tell, f"{doing}, as it began")
+                    result |= before(name, start, result)
+                if not judged.known:
+                    result["weights_it_began_with_saw"] = "not known"
+            else:
+                result = probe_residual(run, loaded, on=on, seed=seed)
+        except PrelaxError as error:  # of this protocol alone, perhaps
+            if shared:  # the other processes may be inside it still
+                raise
+            failed[name] = error
+            continue
         result["dataset"] = target.label
         if (root := root_of(target)) is not None:
             result["root"] = root
@@ -133,6 +152,10 @@ def evaluate(
             named = free_name(run, f"{name}-{target.label}", result.get("root")) if elsewhere else name
             run.write_eval(named, result, unfinished)
         results.append(result)
+    if failed and results:
+        raise Partly(results, failed)
+    for why in failed.values():
+        raise why
     return results
 
 

@@ -143,9 +143,12 @@ def begin(
         start = put_into(engine.objective.network, weights, settings.model.backbone, images.shape[0], engine.maker.size)
     probe = knn_probe(settings, engine, images) if settings.train.knn_every else None
     if process.writes and not resume:
-        run = Run.create(run.path, settings)
-    wait_for_all(process)  # the others read the folder too
+        run.check_free()
+        run.make_folder()
     with run.lock() if process.writes else contextlib.nullcontext():
+        if process.writes and not resume:
+            run.begin(settings)
+        wait_for_all(process)  # the others read the folder too
         try:
             if process.writes:
                 remove_leftovers(run.path, WRITTEN)
@@ -281,8 +284,15 @@ def restore(run: Run, engine: Engine) -> tuple[int, int]:
         if key not in state:
             raise PrelaxError(f"{run.path}/checkpoint.pt is not a training checkpoint (it has no {key!r})")
     epoch, step = state["epoch"], state["step"]
-    if type(epoch) is not int or type(step) is not int or epoch < 0 or not 0 <= step < engine.steps:
+    if (
+        type(epoch) is not int
+        or type(step) is not int
+        or not 0 <= epoch <= engine.settings.train.epochs
+        or not 0 <= step < engine.steps
+    ):
         raise PrelaxError(f"{run.path}/checkpoint.pt is not of this training (epoch {epoch!r}, step {step!r})")
+    if isinstance(begun := state.get("settings"), dict):
+        run.check_as_begun(begun)
     engine.load(state)
     if engine.process.writes:
         run.rewind_metrics(state["epoch"])
@@ -307,7 +317,8 @@ def asked(on_epoch: Callable[[dict[str, Any]], object], line: dict[str, Any], ru
 
 def save(run: Run, engine: Engine, epoch: int, step: int) -> None:
     """A checkpoint with what every process has to tell; one of them writes it."""
-    state = {"epoch": epoch, "step": step, **engine.state()}
+    settings = engine.settings.model_dump(mode="json")
+    state = {"epoch": epoch, "step": step, "settings": settings, **engine.state()}
     if engine.process.writes:
         run.save_checkpoint(state)
 
