@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from prelax.augment import OPERATIONS, Crop, Operation, Pipeline, operation, presets, relaxed_view
+from prelax.augment import OPERATIONS, Crop, Operation, Pipeline, operation, presets, relaxation, relaxed_view
 from prelax.draws import Draws
 from prelax.record import Record, View
 
@@ -127,7 +127,8 @@ def picture_of_relaxed_view(image: torch.Tensor) -> None:
     two = pipeline(batch, draws.at("view", 2))
     made, captions = [one.images, two.images], ["view 1", "view 2"]
     for name, options in (("rotation", {}), ("jigsaw", {}), ("vertical-flip", {"p": 1.0}), ("crop", {})):
-        made.append(relaxed_view(pipeline, one, operation(name, **options), batch, draws.at("view", 3)).images)
+        op = relaxation(pipeline, operation(name, **options))
+        made.append(relaxed_view(pipeline, one, op, batch, draws.at("view", 3)).images)
         captions.append(f"view 3, relaxed\n{name}")
     save(strip(torch.cat(made), captions, 2), "relaxed-view")
 

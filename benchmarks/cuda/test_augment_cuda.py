@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from prelax.augment import OPERATIONS, Pipeline, operation, presets, relaxed_view
+from prelax.augment import OPERATIONS, Pipeline, operation, presets, relaxation, relaxed_view
 from prelax.draws import Draws
 
 
@@ -44,8 +44,9 @@ def test_nothing_waits_for_the_device() -> None:
     try:
         for source in (0, None, generator, Draws(torch.zeros((), dtype=torch.int64, device="cuda"), len(images))):
             view = everything(images, source)
-            relaxed_view(everything, view, operation("rotation"), images, Draws(1, len(images), "cuda"))
-            relaxed_view(everything, view, operation("crop"), images, Draws(1, len(images), "cuda"))
+            for name in ("rotation", "crop"):
+                op = relaxation(everything, operation(name))
+                relaxed_view(everything, view, op, images, Draws(1, len(images), "cuda"))
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -195,7 +195,7 @@ def preprocess_of(settings: Settings, channels: int, image_size: int | None = No
     one = pipelines_of(settings, channels, image_size)[0]
     ops = one.ops
     normalise = next((op for op in ops if isinstance(op, augment.Normalise)), None)
-    crop = next((op for op in ops if isinstance(op, augment.Crop)), None)
+    crop = next(iter(augment.crops_of(ops)), None)
     mean, std = (normalise.mean, normalise.std) if normalise else ((0.0,), (1.0,))
     size = size_of(one, image_size or own_size(settings))
     return Preprocess(size, mean, std, crop.interpolation if crop else "bilinear")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prelax.config import MethodSettings
-from prelax.objectives import PretextLoss, looc, margin, nt_xent, r2s, sim
+from prelax.objectives import PretextLoss, distance, looc, margin, nt_xent, r2s, sim
 from prelax.record import Target
 
 
@@ -53,6 +53,13 @@ def test_margin_forgives_up_to_eta(seed: int, eta: float) -> None:
 def test_only_directions_count_however_short_the_vectors() -> None:
     p, z, _ = (x.float() for x in tensors(batch(4)))
     torch.testing.assert_close(sim(1e-10 * p, 1e10 * z), sim(p, z))
+
+
+def test_half_precision_is_measured_in_float32() -> None:
+    p = torch.cat([torch.zeros(1, 3), torch.eye(3)]).half()  # the first has no direction
+    found = distance(p, torch.eye(4, 3).half())
+    assert found.dtype == torch.float32
+    assert found.tolist() == [2.0, 2.0, 2.0, 2.0]
 
 
 def test_what_is_not_said_is_as_in_the_paper_and_the_settings() -> None:

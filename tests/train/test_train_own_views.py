@@ -11,13 +11,14 @@ import pytest
 import torch
 from PIL import Image
 
-from prelax.augment import Crop, Normalise, Pipeline
+from prelax.augment import Crop, Flip, Normalise, Pipeline, crops_of
 from prelax.check import check
 from prelax.cli import main
 from prelax.config import Settings, resolve
 from prelax.data import load_training
 from prelax.errors import PrelaxError
 from prelax.evaluate import evaluate
+from prelax.evaluate.subject import probe_crops
 from prelax.loading import load, save_hub
 from prelax.objectives import METHODS, Method, Term, ViewSpec
 from prelax.report import report
@@ -26,6 +27,7 @@ from prelax.train import pretrain
 from prelax.train.engine import Engine
 from prelax.train.peers import transform_of, views_side
 from prelax.train.processes import Process
+from prelax.train.views import ViewMaker
 
 TINY = [
     "data.limit=64",
@@ -40,7 +42,7 @@ TINY = [
     "train.watch=none",
 ]
 MODULE = """
-from prelax.augment import Blur, Crop, Flip, Maybe, Normalise, Pipeline
+from prelax.augment import Blur, Crop, Flip, Maybe, Named, Normalise, Pipeline
 from prelax.record import Target
 
 
@@ -61,6 +63,7 @@ PAIR = Pipeline([Crop(20), half]), Pipeline([Crop(20, scale=(0.5, 1.0)), Fade(),
 RIAP = PAIR[::-1]
 UNCUT = Pipeline([Fade(), half])
 SILENT = Pipeline([half])
+ZOOM = Pipeline([Named(Crop(16, (0.6, 1.0), interpolation="bicubic"), "zoom"), Named(Flip(), "mirror"), half])
 COLOURS = Pipeline([Crop(20), Normalise((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))])
 """
 
@@ -94,6 +97,37 @@ def test_views_of_ones_own_train(name: str, method: str, mine: Path) -> None:
     run = pretrain(settings, mine / "run", progress=False)
     assert run.metrics()[0]["loss"] != 0
     assert load(run.path).size == (16 if name == "UNCUT" else 20)
+
+
+@pytest.mark.parametrize("name", ["UNCUT", "ZOOM"])
+def test_small_views_are_small_whatever_a_crop_is_called_and_where_there_is_none(name: str, mine: Path) -> None:
+    maker = ViewMaker(tiny(name, "method.name=prelax-crops"), 1, 16, torch.device("cpu"))
+    views = maker(torch.randint(256, (3, 1, 16, 16), dtype=torch.uint8), torch.arange(3), 1)
+    assert views.images.shape == (6, 1, 16, 16)
+    assert views.small is not None
+    assert views.small.shape == (12, 1, 8, 8)
+
+
+def test_what_is_said_of_crops_reaches_one_of_another_name_and_is_refused_where_there_is_none(mine: Path) -> None:
+    maker = ViewMaker(tiny("ZOOM", "augment.area_from=0.9", "augment.size=12"), 1, 16, torch.device("cpu"))
+    (crop,) = crops_of(maker.pipelines[1].ops)
+    assert (crop.scale, crop.size) == ((0.9, 1.0), 12)
+    for change, said in (("area_from=0.5", "how much a crop shows"), ("small_area_to=0.5", "how much a small crop")):
+        with pytest.raises(PrelaxError, match=said):
+            ViewMaker(tiny("UNCUT", f"augment.{change}", "method.name=prelax-crops"), 1, 16, torch.device("cpu"))
+
+
+def test_a_probe_crops_and_mirrors_as_ones_own_views_do(mine: Path) -> None:
+    zoom, uncut = (
+        load(pretrain(tiny(name, "train.epochs=1"), mine / name, progress=False).path) for name in ("ZOOM", "UNCUT")
+    )
+    assert zoom.preprocess.interpolation == "bicubic"
+    crop, flip, _ = probe_crops(zoom).ops
+    assert (crop.scale, crop.interpolation, flip) == ((0.6, 1.0), "bicubic", Flip())
+    crop, _ = probe_crops(uncut).ops
+    assert (crop.scale, crop.ratio) == ((1.0, 1.0), (1.0, 1.0))  # the backbone has never seen a part of an image
+    (result,) = evaluate(Run.open(mine / "UNCUT"), ["linear-fast"], device="cpu")
+    assert result["settings"]["test_images_seen"] == "whole"
 
 
 def test_a_pretext_asks_for_what_ones_own_augmentation_draws(mine: Path) -> None:

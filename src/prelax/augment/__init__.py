@@ -3,9 +3,9 @@
 from prelax.augment.adjust import adjust, showing
 from prelax.augment.colour import Grey, Invert, Jitter, Normalise, Solarise
 from prelax.augment.filters import Blur, Erase, Noise
-from prelax.augment.geometry import Crop, Flip, QuarterTurn
+from prelax.augment.geometry import Crop, Flip, QuarterTurn, crops_of, recropped
 from prelax.augment.host import batch_of, host_stage
-from prelax.augment.operation import Maybe, Named, Operation, targets_at
+from prelax.augment.operation import Maybe, Named, Operation, bare, targets_at
 from prelax.augment.pipeline import Pipeline, relaxation, relaxed_pipelines, relaxed_view, show_relaxed
 from prelax.augment.presets import OPERATIONS, PRESETS, as_set, operation, operations_of, preset, presets
 from prelax.augment.rearrange import FreeRotation, Jigsaw
@@ -33,13 +33,16 @@ __all__ = [
     "Solarise",
     "adjust",
     "as_set",
+    "bare",
     "batch_of",
+    "crops_of",
     "host_stage",
     "load_record",
     "operation",
     "operations_of",
     "preset",
     "presets",
+    "recropped",
     "relaxation",
     "relaxed_pipelines",
     "relaxed_view",

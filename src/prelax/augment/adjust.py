@@ -6,7 +6,7 @@ from dataclasses import is_dataclass, replace
 from typing import Any
 
 from prelax.augment.colour import Jitter
-from prelax.augment.geometry import Crop
+from prelax.augment.geometry import Crop, crops_of, recropped
 from prelax.augment.operation import Operation
 from prelax.augment.pipeline import Pipeline
 from prelax.augment.presets import operation
@@ -45,7 +45,9 @@ def adjust(
         return pipeline
     ops = list(pipeline.ops)
     if area_from is not None or area_to is not None:
-        ops = [showing(op, area_from, area_to) if isinstance(op, Crop) else op for op in ops]
+        if not crops_of(ops):
+            raise PrelaxError("augment.area_from and area_to say how much a crop shows, and this pipeline has no Crop")
+        ops = [recropped(op, lambda crop: showing(crop, area_from, area_to)) for op in ops]
     if colour is not None:
         jitter: Any = next((op for op in ops if isinstance(op, Jitter) or op.name == "jitter"), Jitter())
         ops = _put(ops, _weaker(jitter, colour) if colour > 0 else None, jitter.name)

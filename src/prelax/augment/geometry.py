@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prelax.augment.operation import AllOrNothing, Params, Shape, mixed, ordered, per_image
+from prelax.augment.operation import AllOrNothing, Named, Operation, Params, Shape, bare, mixed, ordered, per_image
 from prelax.augment.resample import Interpolation, resample
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
@@ -240,3 +241,19 @@ class QuarterTurn:
         even = torch.where(turns == 0, images, images.flip((-2, -1)))
         odd = torch.where(turns == 1, across.flip(-1), across.flip(-2))
         return torch.where(turns % 2 == 0, even, odd)
+
+
+def crops_of(operations: Iterable[Operation]) -> list[Crop]:
+    """The crops among operations, under whatever names.
+
+    >>> [crop.size for crop in crops_of([Named(Crop(20), "zoom"), Flip()])]
+    [20]
+    """
+    return [op for op in map(bare, operations) if isinstance(op, Crop)]
+
+
+def recropped(op: Operation, change: Callable[[Crop], Crop]) -> Operation:
+    """An operation that crops as ``change`` has it, under the name it had; any other as it is."""
+    if isinstance(op, Named):
+        return replace(op, op=recropped(op.op, change))
+    return change(op) if isinstance(op, Crop) else op

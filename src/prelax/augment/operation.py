@@ -218,3 +218,13 @@ class Named:
 
     def transform(self, images: Tensor, params: Params) -> Tensor:
         return self.op.transform(images, params)
+
+
+def bare(op: Operation) -> Operation:
+    """The operation itself, under whatever name.
+
+    >>> from prelax.augment import Flip
+    >>> bare(Named(Flip(), "mirrored")).name
+    'flip'
+    """
+    return op.op if isinstance(op, Named) else op

@@ -229,11 +229,17 @@ def relaxed_view(
     Args:
         pipeline: the one that made ``view``.
         view: view 1, finished.
-        op: the relaxed operation.
+        op: the relaxed operation; where the pipeline has one of its name, what ``relaxation`` makes of it, whose
+            targets are told from view 1's.
         images: the batch view 1 was made of (not looked at if the operation only moves pixels).
         draws: where the operation's parameters come from, for example ``draws.at("view", 3)``.
         given: parameters that are not drawn but given, by column, for example ``{"rotation.turns": turns}``.
     """
+    if any(op.name == other.name for other in pipeline.ops):
+        raise PrelaxError(
+            f"the pipeline has a {op.name} of its own, and a head trained on {op.name}'s targets would be told what "
+            "view 1 drew: op = prelax.augment.relaxation(pipeline, op) before it is shown and asked for"
+        )
     return show_relaxed(relaxed_pipelines(pipeline, op), view, images, draws, given)
 
 

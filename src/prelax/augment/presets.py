@@ -9,8 +9,8 @@ from typing import Any
 
 from prelax.augment.colour import Grey, Invert, Jitter, Normalise, Solarise
 from prelax.augment.filters import Blur, Erase, Noise
-from prelax.augment.geometry import Crop, Flip, QuarterTurn
-from prelax.augment.operation import Maybe, Named, Operation, trait
+from prelax.augment.geometry import Crop, Flip, QuarterTurn, crops_of, recropped
+from prelax.augment.operation import Maybe, Operation, trait
 from prelax.augment.pipeline import Pipeline
 from prelax.augment.rearrange import FreeRotation, Jigsaw
 from prelax.errors import PrelaxError
@@ -201,15 +201,10 @@ def own_presets(name: str, size: int | None = None) -> tuple[Pipeline, Pipeline]
 def _sized(pipeline: Pipeline, size: int, name: str) -> Pipeline:
     """A user's own pipeline with its last crop to this size."""
     ops = list(pipeline.ops)
-    for n, op in reversed(list(enumerate(ops))):
-        if isinstance(op, Crop):
-            ops[n] = replace(op, size=size)
-            break
-        if isinstance(op, Named) and isinstance(op.op, Crop):
-            ops[n] = replace(op, op=replace(op.op, size=size))
-            break
-    else:
+    last = max((n for n, op in enumerate(ops) if crops_of([op])), default=None)
+    if last is None:
         raise PrelaxError(f"augment.size={size} is the side of a crop, and {name} has none: augment.size=none")
+    ops[last] = recropped(ops[last], lambda crop: replace(crop, size=size))
     sized = Pipeline(ops)
     if sized.output_shape((1, 3, 96, 96))[2:] != (size, size):
         raise PrelaxError(f"augment.size={size}: {name} changes the size behind its last crop: augment.size=none")
@@ -249,7 +244,7 @@ def operations_of(*pipelines: Pipeline) -> dict[str, Operation]:
     found: dict[str, Operation] = {}
     for pipeline in pipelines:
         for op in pipeline.ops:
-            if isinstance(op, Normalise) or (isinstance(op, Crop) and op.scale[0] == 1.0):
+            if isinstance(op, Normalise) or any(crop.scale[0] == 1.0 for crop in crops_of([op])):
                 continue
             before = found.get(op.name)
             found[op.name] = op if before is None or trait(op, "p", 1.0) > trait(before, "p", 1.0) else before
@@ -264,7 +259,7 @@ def as_set(name: str, pipelines: Sequence[Pipeline], size: int, channels: int = 
     """
     known = operations_of(*presets("simsiam-32", size, channels)) | operations_of(*pipelines)
     op = known.get(name) or operation(name)
-    return replace(op, size=size) if isinstance(op, Crop) else op
+    return recropped(op, lambda crop: replace(crop, size=size))
 
 
 def _own(name: str, options: dict[str, Any]) -> Operation:

@@ -149,12 +149,12 @@ def probe_crops(loaded: Loaded) -> augment.Pipeline:
     """The crops and flips that training images get in the paper's probe.
 
     Crops are of 8 to 100 % of the image, as in everybody's probe, unless pre-training itself kept more of it (digits,
-    scans); images are mirrored only where pre-training mirrors them.
+    scans) or cropped nothing; images are mirrored only where pre-training mirrors them.
     """
     ops = pipelines_of(loaded.settings, loaded.channels, loaded.size)[0].ops
-    crop = next((op for op in ops if isinstance(op, augment.Crop)), augment.Crop())
+    crop = next(iter(augment.crops_of(ops)), augment.Crop(scale=(1.0, 1.0), ratio=(1.0, 1.0)))
     scale = (LEAST, 1.0) if crop.scale[0] <= 0.2 else crop.scale
-    flips = [op for op in ops if isinstance(op, augment.Flip)]
+    flips = [op for op in map(augment.bare, ops) if isinstance(op, augment.Flip)]
     normalise = augment.Normalise(loaded.preprocess.mean, loaded.preprocess.std)
     return augment.Pipeline([replace(crop, size=loaded.size, scale=scale), *flips, normalise])
 

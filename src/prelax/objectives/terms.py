@@ -18,8 +18,9 @@ from prelax.collectives import rows_of_processes
 
 
 def distance(p: Tensor, z: Tensor) -> Tensor:
-    """Squared distance of two batches of vectors once both are of length one: B x D, B x D > B."""
-    return 2.0 - 2.0 * F.cosine_similarity(p, z, dim=-1, eps=1e-12)
+    """Squared distance of two batches of vectors once both are of length one: B x D, B x D > B, in float32 or wider."""
+    wide = torch.promote_types(p.dtype, torch.float32)
+    return 2.0 - 2.0 * F.cosine_similarity(p.to(wide), z.to(wide), dim=-1, eps=1e-12)
 
 
 def sim(p: Tensor, z: Tensor) -> Tensor:

@@ -214,16 +214,26 @@ def described(settings: Settings) -> list[str] | None:
 
 
 def small_pipeline(one: augment.Pipeline, size: int, settings: Settings) -> augment.Pipeline:
-    """View 1's pipeline with crops of another size, and of another share of the image where the settings say so."""
+    """View 1's pipeline with crops of another size, and of another share of the image where the settings say so.
 
-    def smaller(op: augment.Operation) -> augment.Operation:
-        if not isinstance(op, augment.Crop):
-            return op
-        asked = settings.augment
-        crop = augment.showing(op, asked.small_area_from, asked.small_area_to, "small crops", "small_area")
-        return replace(crop, size=size)
+    One that does not crop shows the whole image, made smaller at the end.
+    """
+    asked = settings.augment
+    if not augment.crops_of(one.ops):
+        if asked.small_area_from is not None or asked.small_area_to is not None:
+            raise PrelaxError(
+                "augment.small_area_from and small_area_to say how much a small crop shows, and "
+                f"augment.preset={asked.preset} has no Crop"
+            )
+        before, after = one.stages
+        whole = augment.Crop(size, scale=(1.0, 1.0), ratio=(1.0, 1.0))
+        return augment.Pipeline([*before, augment.Named(whole, "smaller"), *after])
 
-    return augment.Pipeline([smaller(op) for op in one.ops])
+    def smaller(crop: augment.Crop) -> augment.Crop:
+        shown = augment.showing(crop, asked.small_area_from, asked.small_area_to, "small crops", "small_area")
+        return replace(shown, size=size)
+
+    return augment.Pipeline([augment.recropped(op, smaller) for op in one.ops])
 
 
 def _compiled(alone: augment.Pipeline, shows: augment.Pipeline) -> tuple[augment.Pipeline, augment.Pipeline]:
