@@ -113,7 +113,23 @@ def test_the_description_says_what_goes_in_and_comes_out(tmp_path: Path) -> None
     said = json.loads((export(run, "torch-export") / "backbone.json").read_text())
     assert said["input"]["shape"] == ["batch", 1, 16, 16]
     assert said["features"] == 64
-    assert said["normalise"] == "inside the graph"
+    assert said.keys() & {"mean", "std"} == set()  # nobody is to normalise twice
+    assert said["normalise_inside"].keys() == {"mean", "std"}
+    said = json.loads(
+        (export(make_run(tmp_path / "r18", "resnet18", "small", 32), "torchvision") / "backbone.json").read_text()
+    )
+    assert {"mean", "std"} <= said.keys()
+
+
+@pytest.mark.parametrize("to", ["onnx", "torch-export"])
+def test_the_lines_that_load_a_graph_run_without_prelax(to: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "resnet8", "auto", 16, 1)
+    lines = runpy.run_path(str(export(run, to) / "load.py"))
+    assert lines["SIZE"] == 16
+    pixels = images(1, 16)
+    given = pixels.float() / 255
+    found = lines["net"].run(None, {"images": given.numpy()})[0] if to == "onnx" else lines["net"](given)
+    torch.testing.assert_close(torch.as_tensor(found), load(run)(pixels), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -183,4 +199,4 @@ def test_the_command_prints_what_it_wrote(tmp_path: Path, capsys: pytest.Capture
     run = make_run(tmp_path / "run", "resnet8", "auto", 16, 1)
     assert main(["export", str(run), "--to", "torch-export", "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["files"]
-    assert {Path(file).name for file in files} == {"backbone.json", "backbone.pt2"}
+    assert {Path(file).name for file in files} == {"backbone.json", "backbone.pt2", "load.py"}

@@ -37,16 +37,16 @@ FORMATS: dict[str, str] = {
 def export(path: Path | str, to: str, out: Path | str | None = None) -> Path:
     """Writes a run's backbone in another library's form and gives the folder: by default ``RUN/export/FORMAT``.
 
-    Beside the weights lie ``backbone.json`` (size, channels, mean, std, what is shown of an image) and, for torchvision
-    and timm, ``load.py``, which needs that library alone. ONNX and torch.export graphs take float images in 0..1 and
-    normalise them inside.
+    Beside the weights lie ``backbone.json`` (size, channels, what is shown of an image) and ``load.py``, which needs
+    the other library alone. ONNX and torch.export graphs take float images in 0..1 and normalise them inside; weights
+    for torchvision and timm want them normalised by the ``mean`` and ``std`` of ``backbone.json``.
     """
     if to not in FORMATS:
         raise PrelaxError(f"no format {to!r}{nearest(to, FORMATS)}")
-    loaded = load(path)
     folder = Path(out) if out is not None else Path(path) / "export" / to
     if to == "hub":
         return save_hub(Run.open(path), folder)
+    loaded = load(path)
     writers: dict[str, Callable[[Loaded, Path], None]] = {
         "torchvision": write_torchvision,
         "timm": write_timm,
@@ -71,15 +71,14 @@ def refuse(name: str, to: str) -> None:
 def describe(loaded: Loaded, to: str) -> dict[str, Any]:
     """What a user of the file must know about its input and output."""
     pre = loaded.preprocess
-    inside = to in ("onnx", "torch-export")
+    normalised = {"mean": list(pre.mean), "std": list(pre.std)}
+    inside = "normalise_inside" if to in ("onnx", "torch-export") else None  # not to be done again by who sees a mean
     return {
         "backbone": loaded.settings.model.backbone,
         "method": loaded.settings.method.name,
         "input": {"shape": ["batch", loaded.channels, pre.size, pre.size], "range": [0.0, 1.0]},
         "images": seen(loaded),
-        "normalise": "inside the graph" if inside else "before the backbone",
-        "mean": list(pre.mean),
-        "std": list(pre.std),
+        **({inside: normalised} if inside else {"normalise": "before the backbone", **normalised}),
         "features": width_of(loaded.backbone),
         "prelax": prelax.__version__,
     }
@@ -185,6 +184,23 @@ def example(loaded: Loaded) -> Tensor:
     return torch.rand(2, loaded.channels, loaded.size, loaded.size, generator=generator)
 
 
+def write_reader(loaded: Loaded, folder: Path, lines: list[str]) -> None:
+    """``load.py`` of a graph, which makes ``net`` of it."""
+    size, channels = loaded.size, loaded.channels
+    text = [
+        f'"""The backbone as a graph; prelax is not needed. It takes float32 images in 0..1, B x {channels} x {size} x '
+        f"{size},",
+        "as they are: it normalises them itself.",
+        "",
+        f"Of an image prelax shows it {seen(loaded)}.",
+        '"""',
+        "from pathlib import Path",
+        *lines,
+        f"SIZE = {size}",
+    ]
+    write_whole(folder / "load.py", "\n".join(text) + "\n")
+
+
 def write_onnx(loaded: Loaded, folder: Path) -> None:
     try:
         import onnx  # noqa: F401
@@ -205,6 +221,15 @@ def write_onnx(loaded: Loaded, folder: Path) -> None:
         )
         assert program is not None
         program.save(str(temporary), external_data=False)
+    write_reader(
+        loaded,
+        folder,
+        [
+            "import onnxruntime",
+            'net = onnxruntime.InferenceSession(str(Path(__file__).with_name("backbone.onnx")))',
+            '# features = net.run(None, {"images": images})[0], of a NumPy array',
+        ],
+    )
 
 
 def write_torch_export(loaded: Loaded, folder: Path) -> None:
@@ -214,3 +239,12 @@ def write_torch_export(loaded: Loaded, folder: Path) -> None:
     torch.export.save(program, held)
     with replacing(folder / "backbone.pt2") as temporary:
         temporary.write_bytes(held.getbuffer())
+    write_reader(
+        loaded,
+        folder,
+        [
+            "import torch",
+            'net = torch.export.load(Path(__file__).with_name("backbone.pt2")).module()',
+            "# features = net(images), of a tensor",
+        ],
+    )

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import prelax
 from prelax import augment
 from prelax.config import MethodSettings, Settings, validate
+from prelax.data.decode import Plan
+from prelax.data.ranges import ranges
 from prelax.errors import PrelaxError, first_line
 from prelax.nets import Encoder, backbone, projector
 from prelax.nets.backbones import LAYERS, width_of
 from prelax.nets.heads import MLP
 from prelax.objectives import Method, method, terms_of
 from prelax.objectives.parts import coefficient
-from prelax.preprocess import Preprocess, as_stored, check_images
+from prelax.preprocess import Preprocess, as_stored, check_images, read_picture
 from prelax.run import Run, plain
 from prelax.stamp import now
 from prelax.tensors import read_tensors, write_tensors
@@ -29,6 +32,8 @@ from prelax.whole import replacing, write_whole, writing
 
 if TYPE_CHECKING:
     from prelax.train.views import ViewMaker
+
+Picture = str | Path | Image.Image
 
 IMAGE_SIZE = {"digits": 16, "cifar10": 32, "cifar100": 32, "tiny-imagenet": 32}
 PATHS = ("root", "test_root", "labels", "cache", "shards")  # of data: this machine's, nobody else's
@@ -51,15 +56,23 @@ class Loaded:
         """Side of the images the backbone takes, in pixels."""
         return self.preprocess.size
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """Features of uint8 images: B x C x H x W -> B x features.
+    def __call__(self, images: Tensor | Picture | Sequence[Tensor | Picture]) -> Tensor:
+        """Features of images: B x features.
 
         Images of other sizes than those the run keeps are brought to theirs first, as files are: the features are those
         of ``prelax embed``, but for the rounding of another resizing (of large JPEGs, which are read reduced).
+
+        Args:
+            images: uint8, B x C x H x W; or a picture (a file's path, a Pillow image), or a list of them.
         """
         from prelax.evaluate.features import extract, forward, state_of
 
+        if isinstance(images, str | Path | Image.Image):
+            images = [images]
+        if isinstance(images, list | tuple) and images:
+            images = torch.stack([self.picture(image) for image in images])
         check_images(images, self.channels)
+        assert isinstance(images, Tensor)
         state, stored = state_of(self.backbone), own_size(self.settings)
         if self._quick.get("of") != state:
             self._quick.update({"of": state, "run": forward(self.backbone, self.device)})
@@ -68,6 +81,25 @@ class Loaded:
             return self.preprocess(as_stored(x, stored))
 
         return extract(self.backbone, images, preprocess, device=self.device, run=self._quick["run"])
+
+    def picture(self, image: Tensor | Picture) -> Tensor:
+        """A picture as the run keeps its own, uint8, C x side x side: for a data loader, which wants all of one size.
+
+        Args:
+            image: a file's path, a Pillow image, or a uint8 tensor C x H x W.
+        """
+        stored, scale = own_size(self.settings), ranges(self.settings.data.range or "")
+        if isinstance(image, Tensor):
+            check_images(image[None], self.channels)
+            return as_stored(image[None], stored)[0]
+        if isinstance(image, str | Path | Image.Image):
+            plan = Plan(stored, self.channels, scale.get("i", Plan.whole), scale.get("f", Plan.real))
+            return read_picture(image, plan)
+        raise PrelaxError(f"a picture is a file's path, a Pillow image or a tensor, not a {type(image).__name__}")
+
+    def __repr__(self) -> str:
+        taken = f"B x {self.channels} x H x W (seen at {self.size} px)"
+        return f"Loaded({self.settings.model.backbone} of {self.path}: {taken} -> B x {width_of(self.backbone)})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_quick": {}}  # a function of this process

@@ -1,14 +1,17 @@
-"""What a backbone is shown of an image: its centre, at the trained size, normalised; and images that are none."""
+"""What a backbone is shown of an image: its centre, at the trained size, normalised; pictures, and what is none."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from prelax.data.decode import Plan, Unreadable, decode, decode_picture
 from prelax.errors import PrelaxError
 
 
@@ -58,6 +61,19 @@ def as_stored(images: Tensor, side: int) -> Tensor:
     top, left = (height - least) // 2, (width - least) // 2
     square = images[:, :, top : top + least, left : left + least].to(torch.float32)
     return F.interpolate(square, (side, side), mode="bilinear", antialias=True).round_().clamp_(0, 255).to(torch.uint8)
+
+
+def read_picture(picture: Path | str | Image.Image, plan: Plan) -> Tensor:
+    """A file, or a picture that Pillow has opened, as the images of a set are read: uint8, C x side x side."""
+    try:
+        if isinstance(picture, Image.Image):
+            return torch.from_numpy(decode_picture(picture, plan).copy())
+        if not Path(picture).exists():
+            raise PrelaxError(f"no picture {picture}")
+        return torch.from_numpy(decode(str(picture), plan).copy())
+    except Unreadable as error:
+        what = "a Pillow image" if isinstance(picture, Image.Image) else picture
+        raise PrelaxError(f"{what} is not a picture that can be read ({error})") from None
 
 
 def check_images(images: object, channels: int | None) -> None:

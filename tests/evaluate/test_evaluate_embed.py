@@ -5,6 +5,7 @@ import io
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -65,6 +66,19 @@ def test_files_of_a_folder_keep_their_paths_and_unknown_labels_are_empty(loaded,
     table = pd.read_parquet(tmp_path / "photos.parquet")
     assert [path.rsplit("/", 1)[-1] for path in table["path"]] == [f"p{i}.png" for i in range(6)]
     assert table["label"].isna().all()
+
+
+def test_images_that_the_run_never_saw_are_of_no_split_unless_their_folder_has_its_own(loaded, tmp_path, monkeypatch):
+    for name in ("others/a.png", "others/b.png", "parted/train/a.png", "parted/test/b.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (16, 16), ord(name[-5]) % 250).save(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    for name, splits in (("others", ["", ""]), ("parted", ["train", "test"])):
+        data = DataSettings(source="folder", root=Path(name), image_size=16, channels=1, cache=tmp_path / "cache")
+        embed(loaded, data, tmp_path / "v.npz", split="all")
+        table = np.load(tmp_path / "v.npz")
+        assert table["split"].tolist() == splits
+        assert {Path(path).parts[0] for path in table["path"]} == {"/"}  # they open from any folder
 
 
 @pytest.mark.parametrize("ending", ["parquet", "npz"])

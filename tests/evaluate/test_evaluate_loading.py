@@ -13,11 +13,14 @@ import yaml
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from prelax.config import resolve
+from prelax.config import DataSettings, resolve
 from prelax.data.decode import Plan, decode
 from prelax.errors import PrelaxError
+from prelax.evaluate.embed import embed
 from prelax.evaluate.features import fingerprint
 from prelax.evaluate.protocols import evaluate
 from prelax.loading import load, model_card, save_hub
@@ -119,9 +122,10 @@ def test_images_the_backbone_cannot_take_are_refused():
         (lambda x: x[0, 0], "tensor of 16 x 16: try images[None, None]"),
         (lambda x: x / 255, "try (images * 255).to(torch.uint8), for values from 0 to 1"),
         (lambda x: x.long(), "try images.to(torch.uint8)"),
-        (lambda x: Image.fromarray(x[0, 0].numpy()), "a PIL image: try torch.from_numpy(numpy.array(image.convert('L'"),
-        (list, "a list: make a tensor C x H x W of each, then torch.stack them"),
-        (lambda x: "cat.jpg", "not a str"),
+        (lambda x: ["no.jpg"], "no picture no.jpg"),
+        (lambda x: [x[0], None], "a picture is a file's path, a Pillow image or a tensor, not a NoneType"),
+        (lambda x: [x[0].float()], "float32 tensor of 1 x 1 x 16 x 16: try (images * 255)"),
+        (lambda x: [], "a list"),
         (lambda x: x[0, 0, 0], "tensor of 16"),
         (lambda x: np.float32(3), "array of no dimensions"),
         (lambda x: x.expand(-1, 3, -1, -1), "the images have 3 channel(s) and the backbone takes 1"),
@@ -132,6 +136,39 @@ def test_what_is_no_batch_of_images_is_refused_with_how_to_make_one(trained, mak
         load(trained.path)(make(pixels(5, 1, 16, 16)))
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_pictures_have_the_features_that_embed_gives_their_files(trained, tmp_path):
+    loaded = load(trained.path)
+    files = [tmp_path / "photos" / "a" / f"{n}.png" for n in range(3)]
+    files[0].parent.mkdir(parents=True)
+    for n, file in enumerate(files):  # of several sizes, in colour: the run is of grey squares
+        colours = pixels(1, 3, 16 + 8 * n, 20)[0].permute(1, 2, 0)
+        Image.fromarray(colours.numpy()).save(file)
+    on = DataSettings(source="folder", root=tmp_path / "photos", image_size=16, channels=1, cache=tmp_path / "cache")
+    embed(loaded, on.model_copy(update={"test_fraction": 0.0}), tmp_path / "v.npz", split="all")
+    expected = torch.from_numpy(np.load(tmp_path / "v.npz")["embedding"])
+    torch.testing.assert_close(loaded(files), expected)
+    torch.testing.assert_close(loaded([Image.open(files[0]), str(files[1]), loaded.picture(files[2])]), expected)
+    torch.testing.assert_close(loaded(Image.open(files[1])), expected[1:2])
+    torch.testing.assert_close(loaded(str(files[2])), expected[2:])
+    batches = DataLoader(ImageFolder(str(tmp_path / "photos"), transform=loaded.picture), batch_size=2)
+    torch.testing.assert_close(torch.cat([loaded(images) for images, _ in batches]), expected)
+
+
+def test_a_loaded_backbone_says_what_it_takes_and_gives(trained):
+    assert str(load(trained.path)) == f"Loaded(resnet8 of {trained.path}: B x 1 x H x W (seen at 16 px) -> B x 64)"
+
+
+def test_preprocessing_alone_takes_no_pictures(trained):
+    pre = load(trained.path).preprocess
+    for images, says in (
+        (Image.fromarray(pixels(1, 1, 16, 16)[0, 0].numpy()), "a PIL image: try torch.from_numpy"),
+        ([pixels(1, 1, 16, 16)[0]], "a list: make a tensor C x H x W of each, then torch.stack them"),
+        ("cat.jpg", "not a str"),
+    ):
+        with pytest.raises(PrelaxError, match=says):
+            pre(images)
 
 
 @pytest.mark.parametrize("how", ["torch.from_numpy(images).permute(0, 3, 1, 2)", "torch.from_numpy(images)"])

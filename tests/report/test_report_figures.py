@@ -299,6 +299,9 @@ def test_an_axis_names_the_measurement(run_folder: Callable[..., Run], tmp_path:
     assert "kNN accuracy (%)" in figures.draw("reverse", [run.path for run in runs], tmp_path / "a")[1].read_text()
     for run in runs:
         run.write_eval("logistic", {"protocol": "logistic", "dataset": "digits", "accuracy": 95.0})
+    assert "kNN accuracy (%)" in figures.draw("reverse", [run.path for run in runs], tmp_path / "b")[1].read_text()
+    for run in runs:
+        (run.path / "eval" / "knn.json").unlink()
     assert "logistic accuracy (%)" in figures.draw("reverse", [run.path for run in runs], tmp_path / "b")[1].read_text()
     (tmp_path / "rows.json").write_text('[{"loss": "R2S", "normal": 90, "reverse": 91}]')
     assert "linear accuracy (%)" in figures.draw("reverse", [tmp_path / "rows.json"], tmp_path / "c")[1].read_text()

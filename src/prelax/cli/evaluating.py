@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,7 +74,8 @@ def evaluate(
     for note in dict.fromkeys(note for result in results for note in notes(result)):
         say(note)
     if not opened.unkept:
-        say(f"the figures are in {run / 'eval'}")
+        page = f"; `prelax report {shlex.quote(str(run))}` puts them on its page"
+        say(f"the figures are in {run / 'eval'}{page if (run / 'report.html').is_file() else ''}")
     if missed is not None:
         raise missed
 

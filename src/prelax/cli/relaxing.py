@@ -58,7 +58,7 @@ def augmentations(
     """
     from prelax.evaluate.doctor import unlearnt
     from prelax.evaluate.effects import effects, every_name
-    from prelax.evaluate.relaxing import candidates
+    from prelax.evaluate.relaxing import FEW, candidates
     from prelax.loading import channels_of
     from prelax.run import Run
 
@@ -92,7 +92,9 @@ def augmentations(
     if best is not None:
         if (early := unlearnt(opened.evals())) is not None:
             complain(f"what such a network says of augmentations may be chance: it is {early.found.partition(';')[0]}")
-        say(f"first to relax: {best['augmentation']}")
+        count = result["test_images"]
+        guess = f" (a guess from {count} images: 100 are the least to go by)" if count < FEW else ""
+        say(f"first to relax: {best['augmentation']}{guess}")
         say(f"  {command(opened.settings, on_data, best['augmentation'])}")
     where = "" if opened.unkept else f", the figures are in {run / 'eval'}"
     if undrawn is not None:

@@ -339,6 +339,13 @@ def decode(source: Source, plan: Plan) -> np.ndarray:
         raise Unreadable(reason(error)) from None
 
 
+def decode_picture(image: Image.Image, plan: Plan) -> np.ndarray:
+    """A picture that Pillow has opened, as ``decode`` reads its file (a large JPEG's resizing is rounded otherwise)."""
+    check_size(*image.size)
+    array = _to_array(ImageOps.exif_transpose(image))
+    return _square(_match(to_uint8(array, plan), plan.channels), plan.side)
+
+
 def decode_many(paths: Sequence[Source], plan: Plan) -> tuple[np.ndarray, list[str | None]]:
     """The pixels of the files that can be read, and for each file None or why it cannot."""
     block = np.empty((len(paths), plan.channels, plan.side, plan.side), dtype=np.uint8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from prelax.data import ImageSet, load_splits
 from prelax.data.listing import scan
 from prelax.errors import PrelaxError, PrelaxWarning, printable
 from prelax.evaluate.features import extract
+from prelax.evaluate.protocols import place
 from prelax.loading import Loaded
 from prelax.whole import replacing, writing
 
@@ -34,7 +36,8 @@ def embed(
 ) -> dict[str, Any]:
     """Writes a row an image (``path``, ``label``, ``label_id``, ``split``, ``embedding``) and says what it wrote.
 
-    A ``path`` is as the file system has it, line breaks and all; bytes that are no UTF-8 are written as ``\\xff``.
+    ``split`` is empty for a folder that the run was not trained on and that has no test images of its own. A ``path``
+    is whole, and as the file system has it, line breaks and all; bytes that are no UTF-8 are written as ``\\xff``.
     Files that cannot be read have no row; a warning names the first.
 
     Args:
@@ -55,7 +58,11 @@ def embed(
     columns: dict[str, list[Any]] = {name: [] for name in ("path", "label", "label_id", "split")}
     vectors, pictures = [], []
     writes = not shared or rank() == 0
+    elsewhere = place(on) != place(loaded.settings.data)
+    if elsewhere and split == "all":
+        on = on.model_copy(update={"test_fraction": 0.0})  # what would be held out there was not held out of training
     parts = load_splits(on, split)
+    unsplit = elsewhere and split == "all" and len(parts) == 1
     skipped = dict(found for images in parts.values() for found in images.skipped)
     if skipped and writes:
         first = "{} ({})".format(*next(iter(skipped.items())))
@@ -68,7 +75,7 @@ def embed(
             loaded.backbone, images.images, loaded.preprocess, device=loaded.device, keep="cpu", shared=shared
         )
         vectors.append(features.cpu().numpy())  # on a GPU where another process had all the rows
-        for name, values in describe(images, part).items():
+        for name, values in describe(images, "" if unsplit else part).items():
             columns[name] += values if name != "path" else as_on_disk(values, on)
         if thumbnails and writes:
             pictures += [png(image) for image in images.images]
@@ -92,7 +99,7 @@ def describe(images: ImageSet, split: str) -> dict[str, list[Any]]:
     """The columns about a set's images; a set that was not read from files names its rows ``NAME/SPLIT/ROW``."""
     labels = images.labels.tolist() if images.labels is not None else [-1] * len(images)
     return {
-        "path": images.paths or [f"{images.name}/{split}/{row}" for row in range(len(images))],
+        "path": images.paths or ["/".join(filter(None, (images.name, split, str(row)))) for row in range(len(images))],
         "label": [images.classes[label] if 0 <= label < len(images.classes) else None for label in labels],
         "label_id": labels,
         "split": [split] * len(images),
@@ -100,16 +107,16 @@ def describe(images: ImageSet, split: str) -> dict[str, list[Any]]:
 
 
 def as_on_disk(paths: list[str], on: DataSettings) -> list[str]:
-    """Paths that open their files: those that a set of images escapes for logs are looked up where it was read."""
-    if not any("\\" in path for path in paths):
+    """Paths that open their files from anywhere: those that are escaped for logs are looked up where they were read."""
+    if on.root is None or not on.root.expanduser().is_dir():  # images in arrays
         return paths
-    names = {}
-    for root in (on.root, on.test_root):
+    names: dict[str, str] = {}
+    for root in (on.root, on.test_root) if any("\\" in path for path in paths) else ():
         for path in scan(root.expanduser()).paths() if root is not None else ():
             with contextlib.suppress(UnicodeEncodeError):  # no text: no table could hold it
                 path.encode("utf-8")
                 names[printable(path)] = path
-    return [names.get(path, path) for path in paths]
+    return [os.path.abspath(names.get(path, path)) for path in paths]
 
 
 def write_npz(path: Path, columns: dict[str, list[Any]], embedding: np.ndarray) -> None:

@@ -24,7 +24,7 @@ def candidates(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     few = result.get("test_images", FEW) < FEW
     rows = [row for row in result["rows"] if row["augmentation"] != "none"]
-    judged = [{**row, "drop": None} if few else row for row in rows]
+    judged = [{**row, "drop": None, "guessed": row.get("drop") is not None} if few else row for row in rows]
     order = ("relax", "strong", "try", "keep")
     found = [({**row, **advice(one)}, weight(one)) for row, one in zip(rows, judged, strict=True)]
     return [row for row, _ in sorted(found, key=lambda pair: (order.index(pair[0]["advice"]), -pair[1]))]
@@ -54,5 +54,7 @@ def advice(row: Mapping[str, Any]) -> dict[str, str]:
         "try": "mild enough to be ignored, strong enough to be told",
         "keep": "safe as an ordinary augmentation",
     }
+    if row.get("guessed"):
+        ends["keep"] = "likely safe as an ordinary augmentation"
     why = f"{found}: {ends[level]}"
     return {"advice": level, "why": why + ("; this run relaxes it" if row.get("relaxed") else "")}

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from prelax.config import DataSettings, EvaluateSettings
 from prelax.data import ImageSet, load_splits, picked
-from prelax.data.decode import Plan, Unreadable, decode
+from prelax.data.decode import Plan
 from prelax.data.ranges import ranges
 from prelax.errors import PrelaxError, PrelaxWarning, first_line, printable
 from prelax.evaluate.features import extract
@@ -23,7 +23,7 @@ from prelax.evaluate.linear import Score
 from prelax.evaluate.probe import Outcome
 from prelax.evaluate.subject import Subject
 from prelax.loading import Loaded
-from prelax.preprocess import check_images
+from prelax.preprocess import check_images, read_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -166,16 +166,6 @@ def describe(gallery: ImageSet, row: int, cosine: float) -> dict[str, object]:
         "class": gallery.classes[label] if 0 <= label < len(gallery.classes) else None,
         "cosine": round(cosine, 4),
     }
-
-
-def read_picture(path: Path | str, plan: Plan) -> Tensor:
-    """A picture file as the images of a gallery are read, so that a copy of one is one: uint8, C x side x side."""
-    if not Path(path).exists():
-        raise PrelaxError(f"no picture {path}")
-    try:
-        return torch.from_numpy(decode(str(path), plan).copy())
-    except Unreadable as error:
-        raise PrelaxError(f"{path} is not a picture that can be read ({error})") from None
 
 
 def check_ending(out: Path) -> None:

@@ -22,7 +22,7 @@ ABOUT = {
     *("test_images_left_out_as_doubles", "k", "epochs", "batch_size"),
 }
 EFFECTS = ("effects", "augmentations")  # what augmentations do: a section of its own
-FIRST = ("linear", "linear-fast", "logistic", "knn")  # the figure a run is known by, when there are several
+FIRST = ("linear", "linear-fast", "knn", "logistic")  # the figure a run is known by, when there are several
 
 DYNAMICS = (  # the paper's figure: accuracy, similarity loss, residual norm
     ("knn", "Accuracy", "kNN on frozen features, per cent. A random backbone is dotted, or named at the edge.", " %"),
