@@ -54,7 +54,8 @@ def test_views_of_ones_own_teach_until_one_has_enough(capsys: pytest.CaptureFixt
 
 
 def test_the_crop_can_be_relaxed_for_scans() -> None:
-    assert example("medical_crop").main() > 40  # guessing: 20
+    read, floor = example("medical_crop").main()
+    assert read > floor + 8  # random weights, which tell a good deal of it
 
 
 def test_the_example_of_an_own_augmentation_shows_that_something_is_learnt() -> None:
