@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from prelax.cli import app, main
+from prelax.cli.about import KINDS
+from prelax.config import DataSettings
 from prelax.errors import PrelaxError
 
 SMALL = ["model.projector_hidden=16", "model.projector_dim=16", "model.predictor_hidden=8", "model.head_hidden=8"]
@@ -53,6 +55,29 @@ def test_help_is_quick_and_imports_no_torch() -> None:
     assert done.returncode == 0, done.stderr
     assert "pretrain" in done.stdout
     assert spent() - began < 1.0
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "methods"])
+def test_what_there_is_is_listed_without_waiting_for_torch(kind: str) -> None:
+    script = f"import sys; from prelax.cli import main; sys.exit(main(['list', '{kind}']) or 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) > 2
+
+
+def test_every_name_that_is_listed_is_known_where_it_is_used() -> None:
+    from prelax import data, export
+    from prelax.augment.presets import _BUILDERS, _VIEWS
+    from prelax.names import FORMATS, OPERATIONS, PRESETS, SOURCES
+
+    assert OPERATIONS.keys() == _BUILDERS.keys()
+    assert PRESETS.keys() == _VIEWS.keys()
+    for name in SOURCES:
+        with pytest.raises(PrelaxError, match="no split"):  # asked after the source
+            data.load(DataSettings(source=name), "dev")
+    for name in FORMATS:
+        with pytest.raises(PrelaxError, match="no run folder"):  # asked after the format
+            export.export("nowhere", name)
 
 
 def test_no_arguments_print_the_help(capsys: pytest.CaptureFixture[str]) -> None:

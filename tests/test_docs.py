@@ -26,7 +26,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ELSEWHERE = ("augmentations.md", "theory.md")  # their Python is run beside what it is about
 PYTHON = re.compile(r"```python\n(.*?)\n```", re.DOTALL)
-SHELL = re.compile(r"^(<!-- run -->\n)?```(?:console|bash|)\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^(<!-- run -->\n)?```(\w*)\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
+SHELL = ("console", "bash", "")  # what such a block is called, if anything
 QUICKLY = "train.epochs=1"  # of a folder: enough to see that it works
 
 
@@ -36,7 +37,7 @@ def text(page: Path) -> str:
 
 def shell(page: Path, run: bool) -> list[list[str]]:
     """The ``prelax`` commands of a page as words: those marked to be run, or the others."""
-    blocks = [block for mark, block in SHELL.findall(text(page)) if bool(mark) is run]
+    blocks = [block for mark, name, block in BLOCK.findall(text(page)) if bool(mark) is run and name in SHELL]
     lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("prelax ")]
 

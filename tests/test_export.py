@@ -14,8 +14,9 @@ from prelax.cli import main
 from prelax.config import DataSettings, resolve
 from prelax.errors import PrelaxError
 from prelax.evaluate.embed import embed
-from prelax.export import FORMATS, export
+from prelax.export import export
 from prelax.loading import load
+from prelax.names import FORMATS
 from prelax.nets import backbone
 from prelax.run import Run
 

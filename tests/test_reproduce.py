@@ -8,7 +8,7 @@ import pytest
 from prelax.cli import main
 from prelax.config import resolve
 from prelax.errors import PrelaxError
-from prelax.evaluate.protocols import PROTOCOLS
+from prelax.names import PROTOCOLS
 from prelax.reproduce import folder_of, line, mean_std, plan, reproduce, run_name, settings_of
 from prelax.run import Run
 from prelax.table_files import as_markdown, stem_of, write

@@ -16,8 +16,9 @@ from safetensors.torch import save_file
 
 from prelax.config import resolve
 from prelax.errors import PrelaxError, PrelaxWarning
-from prelax.run import FORMAT, Run, read_checkpoint
+from prelax.run import FORMAT, Run
 from prelax.stamp import commit
+from prelax.tensors import read_checkpoint
 from prelax.weights import read_weights
 from prelax.whole import replacing, writing
 

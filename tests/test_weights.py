@@ -17,14 +17,14 @@ from prelax.config import Settings, resolve
 from prelax.data import load as load_data
 from prelax.errors import PrelaxError
 from prelax.evaluate import evaluate
-from prelax.evaluate.doctor import forgot
+from prelax.evaluate.curves import forgot
 from prelax.evaluate.protocols import notes
 from prelax.loading import load, save_hub
 from prelax.nets import backbone
 from prelax.report import report
 from prelax.run import Run
 from prelax.train import pretrain
-from prelax.weights import Weights, by_name, fitted, for_channels, read_weights, told
+from prelax.weights import Weights, by_name, fitted, for_channels, network_of, read_weights
 
 TINY = [
     "data.limit=96",
@@ -124,7 +124,7 @@ def test_files_of_others_are_read(form: str, prefix: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("stem", ["small", "imagenet"])
 def test_weights_say_which_network_and_stem_they_are_of(name: str, stem: str) -> None:
     state = backbone(name, stem).state_dict()
-    weights = Weights("weights", state, told(state))
+    weights = Weights("weights", state, network_of(state))
     assert weights.backbone == name
     assert weights.stem == (None if name == "resnet8" else stem)
 

@@ -16,10 +16,10 @@ def check(settings: Settings) -> Settings:
     Traceback (most recent call last):
     prelax.errors.PrelaxError: method.name: no 'simsam'; did you mean simsiam?
     """
-    from prelax.augment import OPERATIONS, PRESETS, operation
-    from prelax.data import SOURCES
+    from prelax.augment import operation
     from prelax.data.stored import ENDINGS
     from prelax.data.tars import expand
+    from prelax.names import OPERATIONS, PRESETS, SOURCES
     from prelax.nets import check_backbone_name
     from prelax.objectives import METHODS, method, weighed
 

@@ -38,6 +38,7 @@ __all__ = [
     "Settings",
     "TrainSettings",
     "keys",
+    "leaves",
     "left_open",
     "merge",
     "nearest",
@@ -48,6 +49,7 @@ __all__ = [
     "resolve",
     "to_yaml",
     "validate",
+    "with_values",
 ]
 
 # By what images and weights are, where nobody said.
@@ -118,6 +120,32 @@ def keys(section: type[BaseModel] = Settings, prefix: str = "") -> dict[str, Any
         else:
             found[prefix + name] = field
     return found
+
+
+def leaves(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """What a tree of settings holds by dotted key.
+
+    >>> leaves({"seed": 0, "train": {"epochs": 3}})
+    {'seed': 0, 'train.epochs': 3}
+    """
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        found |= {f"{name}.{leaf}": v for leaf, v in value.items()} if isinstance(value, Mapping) else {name: value}
+    return found
+
+
+def with_values(settings: Settings, values: Mapping[str, Any]) -> Settings:
+    """The settings with values by dotted key, which are not checked.
+
+    >>> with_values(resolve("digits/simsiam"), {"train.epochs": 3, "train.lr": 0.1}).train.epochs
+    3
+    """
+    changed: dict[str, Section] = {}
+    for key, value in values.items():
+        name, leaf = key.split(".")
+        section = changed.get(name, getattr(settings, name))
+        changed[name] = section.model_copy(update={leaf: value})
+    return settings.model_copy(update=changed)
 
 
 def recipe_names() -> list[str]:

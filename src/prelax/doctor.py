@@ -108,7 +108,8 @@ def writable(folder: Path) -> Finding:
 
 def examine_run(path: Path | str) -> list[Finding]:
     """The health of a run: is it whole, did it finish, and does its training look like training."""
-    from prelax.run import Run, read_checkpoint
+    from prelax.run import Run
+    from prelax.tensors import read_checkpoint
 
     try:
         run = Run.open(path)
@@ -133,7 +134,7 @@ def examine_run(path: Path | str) -> list[Finding]:
         found.append(Finding(True, "backbone", "that of the last checkpoint" if run.unfinished else "can be read"))
     except PrelaxError as error:
         found.append(Finding(False, "backbone", str(error)))
-    from prelax.evaluate.doctor import diagnose, forgot, unlearnt
+    from prelax.evaluate.curves import diagnose, forgot, unlearnt
 
     root = settings.data.root
     if root is not None and not root.expanduser().exists():

@@ -18,20 +18,13 @@ import prelax
 from prelax.config import nearest
 from prelax.errors import PrelaxError
 from prelax.loading import Loaded, load, own_size, save_hub
+from prelax.names import FORMATS
 from prelax.nets.backbones import width_of
 from prelax.nets.norm import with_plain_norms
 from prelax.run import Run
 from prelax.whole import replacing, write_whole, writing
 
 TORCHVISION = ("resnet18", "resnet34", "resnet50")
-
-FORMATS: dict[str, str] = {
-    "torchvision": "weights under torchvision's names, and the few lines that load them",
-    "timm": "weights under timm's names, and the few lines that load them",
-    "onnx": "a graph from images in 0..1 to features, any batch size",
-    "torch-export": "the same as a torch.export program (.pt2): torch alone runs it",
-    "hub": "config.json, model.safetensors and a model card, as the Hugging Face Hub keeps them",
-}
 
 
 def export(path: Path | str, to: str, out: Path | str | None = None) -> Path:

@@ -19,15 +19,14 @@ from prelax.config import MethodSettings, Settings, validate
 from prelax.data.decode import Plan
 from prelax.data.ranges import ranges
 from prelax.errors import PrelaxError, first_line
-from prelax.nets import Encoder, backbone, projector
+from prelax.nets import Encoder, backbone, projector_of
 from prelax.nets.backbones import LAYERS, width_of
-from prelax.nets.heads import MLP
 from prelax.objectives import Method, method, terms_of
 from prelax.objectives.parts import coefficient
 from prelax.preprocess import Preprocess, as_stored, check_images, read_picture
-from prelax.run import Run, plain
+from prelax.run import Run
 from prelax.stamp import now
-from prelax.tensors import read_tensors, write_tensors
+from prelax.tensors import plain, read_tensors, write_tensors
 from prelax.whole import replacing, write_whole, writing
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ class Loaded:
         body = self.fresh(seed)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed reaches every device
-            return Encoder(body, head_of(self.settings, body)).to(self.device)
+            return Encoder(body, projector_of(self.settings.model, width_of(body))).to(self.device)
 
     def encoder(self) -> nn.Module:
         """F of the run's checkpoint: backbone and projector, in eval mode; images as the backbone takes them -> z."""
@@ -240,6 +239,11 @@ def kept_preprocess(run: Run) -> Preprocess | None:
     return None
 
 
+def to_keep(pre: Preprocess) -> dict[str, Any]:
+    """A preprocessing as files keep it: what ``preprocess_from`` takes."""
+    return {"size": pre.size, "mean": pre.mean, "std": pre.std, "interpolation": pre.interpolation}
+
+
 def preprocess_from(kept: dict[str, Any]) -> Preprocess:
     return Preprocess(int(kept["size"]), tuple(kept["mean"]), tuple(kept["std"]), kept["interpolation"])
 
@@ -256,24 +260,12 @@ def load_encoder(run: Run, loaded: Loaded) -> nn.Module:
     if not found:
         raise PrelaxError(f"{run.path}: the checkpoint holds no projector; this needs the embeddings of a trained run")
     body = build(loaded.settings, loaded.channels, loaded.size, loaded.backbone.state_dict(), str(run.path))
-    encoder = Encoder(body, head_of(loaded.settings, body))
+    encoder = Encoder(body, projector_of(loaded.settings.model, width_of(body)))
     try:
         encoder.load_state_dict(found)
     except RuntimeError as error:
         raise PrelaxError(f"{run.path}: the checkpoint is of another network ({first_line(error)})") from None
     return encoder
-
-
-def head_of(settings: Settings, body: nn.Module) -> MLP:
-    """The projector of the settings on a backbone, with random weights."""
-    model = settings.model
-    return projector(
-        width_of(body),
-        model.projector_hidden,
-        model.projector_dim,
-        model.projector_layers,
-        model.projector_last_norm,
-    )
 
 
 # -- Hugging Face Hub layout -----------------------------------------------------------------------------------------
@@ -286,14 +278,13 @@ def save_hub(run: Run, folder: Path | str) -> Path:
     settings = loaded.settings.model_dump(mode="json")
     settings["data"].update(dict.fromkeys(PATHS))
     settings["model"]["weights"] = began_with(loaded.settings)
-    pre = loaded.preprocess
     config = {
         "library_name": "prelax",
         "prelax": prelax.__version__,
         "backbone": loaded.settings.model.backbone,
         "channels": loaded.channels,
         "features": width_of(loaded.backbone),
-        "preprocess": {"size": pre.size, "mean": pre.mean, "std": pre.std, "interpolation": pre.interpolation},
+        "preprocess": to_keep(loaded.preprocess),
         "settings": settings,
     }
     with writing(folder):
@@ -308,8 +299,7 @@ def save_hub(run: Run, folder: Path | str) -> Path:
 def read_hub(path: Path) -> tuple[Settings, dict[str, Tensor], Preprocess]:
     try:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        pre = config["preprocess"]
-        preprocess, tree = preprocess_from(pre), config["settings"]
+        preprocess, tree = preprocess_from(config["preprocess"]), config["settings"]
     except (ValueError, KeyError, TypeError) as error:
         raise PrelaxError(f"{path / 'config.json'} was not written by prelax ({first_line(error)})") from None
     weights = path / "model.safetensors"

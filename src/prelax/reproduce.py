@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import re
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -244,7 +245,7 @@ def is_trained(row: Row) -> bool:
 def check_protocols(rows: Iterable[Row], coco: Path | str | None) -> None:
     """Refuses a row that could be trained but not measured."""
     from prelax.detect.rows import check_coco
-    from prelax.evaluate.protocols import PROTOCOLS
+    from prelax.names import PROTOCOLS
 
     for row in rows:
         if row.protocol in DETECTORS:
@@ -308,15 +309,14 @@ def mean_std(values: Sequence[float]) -> tuple[float | None, float | None]:
     """
     if not values:
         return None, None
-    mean = sum(values) / len(values)
-    if len(values) == 1:
-        return round(mean, 4), None
-    return round(mean, 4), round(math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)), 4)
+    std = round(statistics.stdev(values), 4) if len(values) > 1 else None
+    return round(statistics.fmean(values), 4), std
 
 
 def draw_figure(name: str, result: Mapping[str, Any], folders: Sequence[Path], stem: Path, say: Say) -> str | None:
     """The paper's figure, for the tables that are figures: ``STEM.png`` and ``.svg``."""
-    from prelax.report.figures import FIGURES, draw
+    from prelax.names import FIGURES
+    from prelax.report.figures import draw
 
     kind = name.removeprefix("fig-")
     if kind not in FIGURES or kind == name or not folders:

@@ -19,7 +19,6 @@ import os
 import platform
 import shlex
 import warnings
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,10 +28,10 @@ import yaml
 from torch import Tensor
 
 import prelax
-from prelax.config import FOUND, SUITED, Section, Settings, keys, left_open, to_yaml, validate
+from prelax.config import FOUND, SUITED, Settings, leaves, left_open, to_yaml, validate, with_values
 from prelax.errors import PrelaxError, PrelaxWarning, first_line, readable
 from prelax.stamp import commit, now
-from prelax.tensors import read_tensors, write_tensors
+from prelax.tensors import plain, read_checkpoint, read_tensors, write_tensors
 from prelax.whole import NoSpace, Unwritable, numeric, replacing, writing
 
 FORMAT = 1  # of the folder; a newer one is refused
@@ -153,12 +152,10 @@ class Run:
 
     def check_resumable(self, settings: Settings) -> None:
         """Refuses, by name, a setting that differs from the run's and would make it another run."""
-        old, new = self.settings.model_dump(mode="json"), settings.model_dump(mode="json")
-        for key in keys():
-            section, _, leaf = key.rpartition(".")
-            was = old[section][leaf] if section else old[leaf]
-            wanted = new[section][leaf] if section else new[leaf]
-            free = key in CHANGEABLE or key == "recipe" or section == "evaluate" or left_open(settings, key)
+        old, new = (leaves(one.model_dump(mode="json")) for one in (self.settings, settings))
+        for key, wanted in new.items():
+            was = old[key]
+            free = key in CHANGEABLE or key == "recipe" or key.startswith("evaluate.") or left_open(settings, key)
             if key == "data.labels" and was is not None and wanted is not None:  # runs used to keep it as it was typed
                 free = Path(was).expanduser().absolute() == Path(wanted).expanduser().absolute()
             if was != wanted and not free:
@@ -172,23 +169,15 @@ class Run:
 
     def settings_with(self, settings: Settings) -> Settings:
         """New settings to go on with, where what went by the images stays as it was."""
-        stored = self.settings
-        kept: dict[str, Section] = {}
-        for key in (*FOUND, *SUITED):
-            if left_open(settings, key):
-                name, leaf = key.split(".")
-                section = kept.get(name, getattr(settings, name))
-                kept[name] = section.model_copy(update={leaf: getattr(getattr(stored, name), leaf)})
-        return settings.model_copy(update=kept)
+        stored = leaves(self.settings.model_dump())
+        return with_values(settings, {key: stored[key] for key in (*FOUND, *SUITED) if left_open(settings, key)})
 
     def keep_changes(self, settings: Settings) -> None:
         """What the run goes on with, where that may differ: for the next time, and whatever is done with it later."""
         stored, about = self.read_config()
-        kept: dict[str, Section] = {"evaluate": settings.evaluate}
-        for name, leaf in (key.split(".") for key in (*CHANGEABLE, "data.labels")):
-            section = kept.get(name, getattr(stored, name))
-            kept[name] = section.model_copy(update={leaf: getattr(getattr(settings, name), leaf)})
-        if (changed := stored.model_copy(update=kept)) != stored:
+        wanted = leaves(settings.model_dump())
+        kept = (key for key in wanted if key in CHANGEABLE or key == "data.labels" or key.startswith("evaluate."))
+        if (changed := with_values(stored, {key: wanted[key] for key in kept})) != stored:
             self.write("config.yaml", to_yaml(changed) + yaml.safe_dump({"run": about}, sort_keys=False))
 
     @contextlib.contextmanager
@@ -242,7 +231,7 @@ class Run:
 
     def check_as_begun(self, settings: Mapping[str, Any]) -> None:
         """Refuses to go on where ``config.yaml`` does not say what the checkpoint was trained with."""
-        now_so, before = _leaves(self.settings.model_dump(mode="json")), _leaves(settings)
+        now_so, before = leaves(self.settings.model_dump(mode="json")), leaves(settings)
         for key, value in before.items():
             free = key in CHANGEABLE or key.startswith("evaluate.") or key in ("recipe", "data.labels")
             if key in now_so and now_so[key] != value and not free:
@@ -398,35 +387,3 @@ class Run:
             if result.get("unfinished"):
                 (self.path / "eval" / f"{name}.json").unlink(missing_ok=True)
         (self.path / "report.html").unlink(missing_ok=True)
-
-
-def _leaves(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by their dotted names."""
-    named = {k: v for k, v in tree.items() if not isinstance(v, Mapping)}
-    inner = {f"{k}.{leaf}": value for k, v in tree.items() if isinstance(v, Mapping) for leaf, value in v.items()}
-    return named | inner
-
-
-def plain(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict as safetensors takes it: on the CPU, and weights that layers share once for each of them."""
-    return {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
-
-
-def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """A checkpoint's contents, once every byte agrees with its checksum; no code in it is run."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            torn = archive.testzip()  # torch writes a CRC for every tensor
-        if torn is not None:
-            raise PrelaxError(f"{path} is damaged (checksum of {torn})")
-        with warnings.catch_warnings(action="ignore"):  # of strange files; what matters is refused below
-            state = torch.load(path, map_location=device, weights_only=True)
-    except (torch.OutOfMemoryError, PrelaxError):
-        raise  # of the device, not of the file; or said already
-    except (zipfile.BadZipFile, EOFError, OSError, RuntimeError, ValueError, KeyError) as error:
-        raise PrelaxError(f"{path} is damaged or not a checkpoint ({first_line(error)})") from None
-    except Exception as error:  # weights_only refuses what would execute
-        raise PrelaxError(f"{path} is not a prelax checkpoint and was not opened ({first_line(error)})") from None
-    if not isinstance(state, dict):
-        raise PrelaxError(f"{path} is not a prelax checkpoint")
-    return state

@@ -1,10 +1,12 @@
-"""When something is written, and by which state of the code."""
+"""When something is written, by which state of the code, and where it was computed."""
 
 from __future__ import annotations
 
 import datetime
 import subprocess
 from pathlib import Path
+
+import torch
 
 
 def now() -> str:
@@ -25,3 +27,8 @@ def commit() -> str | None:
 
     # Installed inside someone's own repository, the commit would be theirs.
     return git("rev-parse", "HEAD") if git("ls-files", Path(__file__).name) else None
+
+
+def device_name(device: torch.device) -> str:
+    """The name of a device, for a table."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -66,7 +66,7 @@ def read_weights(source: str, backbone: str | None = None) -> Weights:
         meant = f"did you mean {PUBLISHED}?" if source.lower() in (PUBLISHED, "imagenet") else f"or {PUBLISHED}"
         raise PrelaxError(f"{source} is no run folder and no file of weights; give one of them, {meant}")
     state = read_file(path)
-    return Weights(source, state, told(state))
+    return Weights(source, state, network_of(state))
 
 
 def of_folder(source: str) -> Weights:
@@ -153,10 +153,10 @@ def own_names(state: Mapping[str, Tensor], wanted: Iterable[str]) -> dict[str, T
     return {key[len(best) :]: tensor for key, tensor in state.items() if key.startswith(best)}
 
 
-def told(state: Mapping[str, Tensor]) -> str | None:
+def network_of(state: Mapping[str, Tensor]) -> str | None:
     """Which network of torchvision's names weights are of, or None.
 
-    >>> told({"fc.weight": torch.zeros(1)}) is None
+    >>> network_of({"fc.weight": torch.zeros(1)}) is None
     True
     """
     names = own_names(by_name(dict(state)), DEEPEST)

@@ -17,7 +17,7 @@ import pytest
 
 from prelax.cli import app, main
 from prelax.config import keys, recipe_names
-from prelax.run import read_checkpoint
+from prelax.tensors import read_checkpoint
 
 COMMANDS = [str(command.name) for command in app.registered_commands]
 OPTIONS = ["--out", "--seed", "--json", "--quiet", "--on", "--root", "--protocol", "--device", "--points", "--to"]

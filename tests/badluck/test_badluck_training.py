@@ -22,7 +22,8 @@ from PIL import Image
 from prelax.cli import main
 from prelax.errors import PrelaxWarning
 from prelax.evaluate import evaluate
-from prelax.run import Run, read_checkpoint
+from prelax.run import Run
+from prelax.tensors import read_checkpoint
 from prelax.train.engine import Engine
 
 Refuse = Callable[..., str]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -124,7 +125,9 @@ def test_a_csv_that_names_no_file_or_cannot_be_read_is_refused(tmp_path: Path, p
     with pytest.raises(PrelaxError, match=r"data\.labels: .* cannot be read"):
         read(tmp_path / "set", labels=table)
     table.write_text("other.png,3\n")
-    with pytest.raises(PrelaxError, match="no line of"):
+    with pytest.raises(
+        PrelaxError, match=r"no line of .* names a file under .*; the table has other\.png, the folder 1\.png$"
+    ):
         read(tmp_path / "set", labels=table)
     table.write_text("1.png\n")
     with pytest.raises(PrelaxError, match=r"line 1 of .* has no label"):
@@ -160,6 +163,134 @@ def test_columns_that_nobody_names_are_refused_and_so_is_what_is_no_table(tmp_pa
     table.write_text("path,label\n1.png," + "x" * 200_000)
     with pytest.raises(PrelaxError, match=r"line 2 of .* cannot be read: field larger than"):
         read_labels(table)
+
+
+def test_a_column_that_no_name_tells_is_named_with_those_there_are(tmp_path: Path) -> None:
+    table = tmp_path / "labels.csv"
+    table.write_text(",filename,species,width,site\n0,1.jpg,fish,640,pond\n")
+    with pytest.raises(
+        PrelaxError,
+        match=r"no column of .* is called label \(class, target or category will do\): rename the one with the labels; "
+        r"its columns are filename, species, width, site$",
+    ):
+        read_labels(table)
+    table.write_text("photo,width,class\n1.jpg,640,fish\n")
+    with pytest.raises(PrelaxError, match=r"called path \(file, .* or id will do\).* are photo, width, class$"):
+        read_labels(table)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "filename,species\n1.jpg,fish\n2.jpg,bird\n",
+        "species,filename\nfish,1.jpg\nbird,2.jpg\n",
+        "class,photo\nfish,1.jpg\nbird,2.jpg\n",
+        ",species,filename\n0,fish,1.jpg\n1,bird,2.jpg\n",
+        ",photo,class\n0,1.jpg,fish\n1,2.jpg,bird\n",
+    ],
+)
+def test_of_two_columns_one_name_tells_which_is_which(tmp_path: Path, text: str) -> None:
+    (tmp_path / "labels.csv").write_text(text)
+    assert read_labels(tmp_path / "labels.csv") == {"1.jpg": "fish", "2.jpg": "bird"}
+
+
+def test_of_two_columns_a_name_that_may_be_a_label_or_an_image_turns_nothing(tmp_path: Path) -> None:
+    for text in ("photo,name\n1.jpg,fish\n", "file,name\n1.jpg,fish\n", "1.jpg,fish\n2.jpg,file\n"):
+        (tmp_path / "labels.csv").write_text(text)
+        assert read_labels(tmp_path / "labels.csv")["1.jpg"] == "fish"
+    (tmp_path / "labels.csv").write_text("1.jpg,file\n2.jpg,class\n")  # the labels of two images, and no header
+    assert read_labels(tmp_path / "labels.csv") == {"1.jpg": "file", "2.jpg": "class"}
+
+
+def test_a_table_that_is_no_csv_is_told_how_to_become_one(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    pandas.DataFrame({"filename": ["1.jpg"], "label": ["cat"]}).to_parquet(tmp_path / "lab.parquet")
+    with pytest.raises(
+        PrelaxError, match=r"lab\.parquet is no CSV.*pd\.read_parquet\('lab\.parquet'\)\.to_csv\('lab\.csv'"
+    ):
+        read_labels(tmp_path / "lab.parquet")
+    with zipfile.ZipFile(tmp_path / "lab.xlsx", "w") as sheet:
+        sheet.writestr("xl/workbook.xml", "")
+    with pytest.raises(PrelaxError, match=r"lab\.xlsx is no CSV.*pd\.read_excel\('lab\.xlsx'\).*as 'CSV UTF-8'"):
+        read_labels(tmp_path / "lab.xlsx")
+    np.savez(tmp_path / "lab.npz", labels=[1])
+    with pytest.raises(PrelaxError, match=r"lab\.npz is no CSV.*: write a line path,label for each image$"):
+        read_labels(tmp_path / "lab.npz")
+
+
+def labelled(found) -> dict[str, str | None]:
+    return {
+        Path(path).name: found.classes[label] if label >= 0 else None
+        for path, label in zip(found.paths, found.labels.tolist(), strict=True)
+    }
+
+
+@pytest.mark.parametrize("start", ["C:/x/", "C:\\x\\", "/home/else/photos/", "images/"])
+def test_paths_of_another_machine_are_taken_from_where_they_agree_and_that_is_said(
+    tmp_path: Path, photo, read, start: str
+) -> None:
+    for name in ("a/1.png", "a/2.png", "b/1.png"):
+        photo(tmp_path / "set" / name)
+    lines = [f"{start}{name}" for name in ("a/1.png,cat", "b/1.png,dog", "b/7.png,dog")]
+    (tmp_path / "labels.csv").write_text(
+        "\n".join(["pictures,kind", *lines]).replace("/", "\\" if "\\" in start else "/")
+    )
+    with pytest.warns(PrelaxWarning) as told:
+        found = read(tmp_path / "set", labels=tmp_path / "labels.csv")
+    given = [found.classes[label] if label >= 0 else None for label in found.labels.tolist()]
+    assert given == ["cat", None, "dog"]
+    assert len(told) == 2  # what is taken for what, and b/7.png
+    assert "1.png is taken for a/1.png, and the others likewise" in str(told[0].message)
+    assert "names no image under" in str(told[1].message)
+    assert "b/7.png" in str(told[1].message)
+
+
+def test_paths_of_a_test_tree_on_another_machine_are_its_own(tmp_path: Path, photo, read) -> None:
+    for name in ("train/1.png", "test/1.png"):
+        photo(tmp_path / "set" / name)
+    (tmp_path / "labels.csv").write_text("/far/away/train/1.png,cat\n/far/away/test/1.png,dog\n")
+    with pytest.warns(PrelaxWarning, match="is taken for"):
+        train, test = (read(tmp_path / "set", split, labels=tmp_path / "labels.csv") for split in ("train", "test"))
+    assert (labelled(train), labelled(test)) == ({"1.png": "cat"}, {"1.png": "dog"})
+    (tmp_path / "labels.csv").write_text("test/1.png,dog\n")  # of the test image, not of the other
+    with pytest.raises(PrelaxError, match=r"has no label for an image under .*/train; add some"):
+        read(tmp_path / "set", labels=tmp_path / "labels.csv")
+
+
+def test_an_image_of_another_folder_is_not_taken_for_one_that_is_called_alike(tmp_path: Path, photo, read) -> None:
+    for name in ("site1/1.png", "site1/2.png"):
+        photo(tmp_path / "set" / name)
+    (tmp_path / "labels.csv").write_text("site2/1.png,cat\nsite2/2.png,dog\n")
+    with pytest.raises(PrelaxError, match=r"no line of .*; the table has site2/1\.png, the folder site1/1\.png$"):
+        read(tmp_path / "set", labels=tmp_path / "labels.csv")
+    (tmp_path / "labels.csv").write_text("site1/1.png,cat\nsite2/2.png,dog\n")  # a line that fits: all are as written
+    with pytest.warns(PrelaxWarning, match=r"a line of .* names no image under .*: site2/2\.png"):
+        found = read(tmp_path / "set", labels=tmp_path / "labels.csv")
+    assert labelled(found) == {"1.png": "cat", "2.png": None}
+
+
+def test_names_without_an_extension_are_those_of_the_images_that_alone_are_called_so(
+    tmp_path: Path, photo, read
+) -> None:
+    for name in ("x/img_1.jpg", "x/img_2.png", "y/img_3.jpg", "y/img_3.png"):
+        photo(tmp_path / "set" / name)
+    (tmp_path / "labels.csv").write_text("id,label\nimg_1,cat\nimg_2,dog\nimg_3,cow\n")
+    with pytest.warns(PrelaxWarning) as told:
+        found = read(tmp_path / "set", labels=tmp_path / "labels.csv")
+    assert labelled(found) == {"img_1.jpg": "cat", "img_2.png": "dog", "img_3.jpg": None, "img_3.png": None}
+    assert "img_1 is taken for img_1.jpg" in str(told[0].message)
+    assert "names no image" in str(told[1].message)
+
+
+def test_a_table_without_a_line_or_a_label_is_told_so(tmp_path: Path, photo, read) -> None:
+    photo(tmp_path / "set" / "1.png")
+    (tmp_path / "labels.csv").write_text("path,label\n")
+    with pytest.raises(PrelaxError, match="has no line path,label; write one"):
+        read(tmp_path / "set", labels=tmp_path / "labels.csv")
+    (tmp_path / "labels.csv").write_text("path,label\n1.png,-1\n")
+    with pytest.raises(PrelaxError, match="has no label for an image under"):
+        read(tmp_path / "set", labels=tmp_path / "labels.csv")
 
 
 def test_a_number_of_thousands_of_digits_is_a_name(tmp_path: Path) -> None:
@@ -253,7 +384,36 @@ def test_channels_are_the_majoritys_and_others_are_converted_or_skipped_with_the
     found = read(tmp_path / "set")
     assert found.images.shape[:2] == (4, 3)
     assert [(Path(path).name, why) for path, why in found.skipped] == [("many.npy", "7 channels where the set has 3")]
-    assert any("3 channels" in note for note in found.notes)
+    said = "images have 3 channels, as most: of 5 sampled files 3 have 3, 1 has 1, 1 has 7; others are converted"
+    assert said in found.notes
+
+
+def test_what_is_to_be_converted_is_named_among_what_is_left_out(tmp_path: Path, photo, read):
+    photo(tmp_path / "set" / "1.png")
+    pictures = [".cr2", ".dcm", ".dng", ".heic", ".nef", ".pdf", ".psd"]
+    for kind in (*pictures, ".txt", ".md"):
+        (tmp_path / "set" / f"a{kind}").touch()
+    (tmp_path / "set" / "b.txt").touch()
+    (note,) = (note for note in read(tmp_path / "set").notes if "left out" in note)
+    named, _, wanted = note.partition("; convert ")
+    assert all(f"1 {kind}" in named and kind in wanted for kind in pictures)
+    assert named.endswith(", 3 others")
+
+
+def test_files_that_cannot_be_read_are_counted_of_those_to_train_on(tmp_path: Path, photo, read):
+    for i in range(60):
+        photo(tmp_path / "set" / f"{i}.png", (8, 8), seed=i)
+    for i in range(6):
+        (tmp_path / "set" / f"bad{i}.png").write_text("no image")
+    test = dict(
+        zip(files := sorted(path.name for path in (tmp_path / "set").iterdir()), held_out(files, 0.5), strict=True)
+    )
+    lost = sum(not test[f"bad{i}.png"] for i in range(6))
+    notes = read(tmp_path / "set", test_fraction=0.5).notes
+    assert 1 < lost < 6
+    assert any(
+        f"{lost} files skipped of the {sum(not held for held in test.values())} to train on: " in note for note in notes
+    )
 
 
 def test_twelve_bits_in_sixteen_use_the_whole_range_and_it_is_said(tmp_path: Path, read):

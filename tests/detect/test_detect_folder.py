@@ -21,6 +21,7 @@ from prelax.detect.detect import finish, percent
 from prelax.errors import PrelaxError, PrelaxWarning
 from prelax.nets import backbone
 from prelax.run import Run
+from prelax.tensors import Damaged, read_tensors
 
 SMALL: dict[str, Any] = {"epochs": 1, "batch": 2, "size": 32, "workers": 0, "device": "cpu", "score": 0.9, "draws": 0}
 
@@ -155,6 +156,15 @@ def test_a_picture_without_predictions_says_so(toy: Path, monkeypatch: pytest.Mo
 def test_names_with_dollar_signs_are_drawn_as_they_are(toy: Path, recwarn: pytest.WarningsRecorder) -> None:
     assert (finished(toy, {10: r"$\frac$", 20: "5$ or 10$ _"}) / "predictions.png").is_file()
     assert not [warning for warning in recwarn if issubclass(warning.category, PrelaxWarning)]
+
+
+def test_a_detector_that_is_damaged_is_not_taken_for_one(toy: Path) -> None:
+    file = finished(toy) / "detector.safetensors"
+    assert set(read_tensors(file)) == {"weight", "bias"}
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(Damaged):
+        read_tensors(file)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

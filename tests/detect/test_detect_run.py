@@ -181,6 +181,25 @@ def test_the_command_prints_json_and_refuses_in_a_line(
     assert "no folder" in capsys.readouterr().err
 
 
+def test_the_command_says_what_a_small_stem_costs_and_how_far_it_is(
+    toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prelax.train.progress.SOON", 0.0)
+    monkeypatch.setattr("prelax.detect.score.SCORE_BATCH", 1)
+    words = ["detect", "random", "--data", str(toy), "--epochs", "2", "--batch", "2", "--size", "40", "--workers", "0"]
+    words += ["--device", "cpu", "--score", "0.9", "--draws", "0", "--stem", "small", "--out"]
+    for number, more in enumerate(([], ["--json"], ["--quiet"])):
+        assert main([*words, str(tmp_path / str(number)), *more]) == 0
+        said = capsys.readouterr()
+        cost = "--size 40 costs as much as 160 with the usual one, and --size 32 as much as 128"
+        assert (cost in said.out) == (not more)
+        lines = [line.partition(":")[0] for line in said.err.splitlines() if line.endswith(" to go")]
+        assert lines == ([] if more else ["epoch 1 of 2", "scored"]), said.err
+    usual = ["--size", "32", "--stem", "imagenet", "--epochs", "1"]
+    assert main([*words[:-3], *usual, "--out", str(tmp_path / "usual")]) == 0
+    assert "costs as much" not in capsys.readouterr().out
+
+
 def test_two_processes_train_one_detector(toy: Path, tmp_path: Path) -> None:
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "prelax", "detect", "random"]
     words += ["--data", str(toy), "--out", str(tmp_path / "out"), "--epochs", "2", "--batch", "2", "--size", "32"]

@@ -5,7 +5,7 @@ import pytest
 from prelax.config import resolve
 from prelax.errors import PrelaxWarning
 from prelax.evaluate import collapse
-from prelax.evaluate.doctor import diagnose
+from prelax.evaluate.curves import diagnose
 from prelax.train import pretrain
 
 

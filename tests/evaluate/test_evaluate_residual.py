@@ -10,7 +10,7 @@ from prelax.augment import operation, presets
 from prelax.config import resolve
 from prelax.evaluate import evaluate, residual
 from prelax.evaluate.features import fingerprint
-from prelax.evaluate.residual import ask, ask_often, moved, probe_residual, read_numbers, read_off, relaxed_operation
+from prelax.evaluate.residual import ask, moved, probe_residual, read_numbers, read_off, relaxed_operation
 from prelax.loading import load, views_of
 from prelax.record import Target
 
@@ -74,7 +74,7 @@ def test_draws_of_one_image_never_sit_on_both_sides_when_the_strength_is_chosen(
 def test_a_small_set_is_drawn_several_times_and_never_alike(run):
     loaded = load(run.path)
     images = torch.randint(0, 256, (9, 1, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    got = ask_often(loaded, loaded.encoder(), images, seed=0, rows=25)
+    got = ask(loaded, loaded.encoder(), images, seed=0, rows=25)
     assert len(got.h1) == len(got.drawn["crop.x"]) == 27
     assert not torch.equal(got.drawn["crop.x"][:9], got.drawn["crop.x"][9:18])
 

@@ -5,7 +5,8 @@ import torch
 
 from prelax.config import Settings, resolve
 from prelax.data import ImageSet
-from prelax.train.suit import batch_time, estimate, remarks, suit
+from prelax.train.suit import remarks, suit
+from prelax.train.trial import batch_time, estimate
 
 
 def few(count: int) -> ImageSet:

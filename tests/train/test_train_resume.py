@@ -249,7 +249,11 @@ def test_a_run_that_was_stopped_can_be_used_and_what_was_measured_of_it_goes_whe
     assert all(result["unfinished"] for result in run.evals().values())
     assert len(run.evals()) == 2
     (run.path / "report.html").write_text("of an epoch that is past")
-    pretrain(settings, run.path, resume=True, progress=False)
+    heard: list[str] = []
+    pretrain(settings, run.path, resume=True, progress=False, say=heard.append)
+    told = "removed, being of the run before it was finished: eval/effects.json, eval/knn.json, report.html"
+    assert heard == ["going on after 0 of 3 epochs", told]
+    assert told in (run.path / "log.txt").read_text()
     assert run.evals() == {}
     assert not (run.path / "report.html").exists()
     assert not torch.equal(load(run.path).backbone.conv1.weight, early)

@@ -246,6 +246,7 @@ def test_the_command_ends_with_a_page_and_commands_that_run(tmp_path: Path, caps
     assert "batches of" in said
     page = tmp_path / "a run" / "report.html"
     assert f"look at it: {page}" in said
+    assert re.search(r"^kNN [\d.]+ %, random weights [\d.]+ %, of \d+ images", said, re.M)
     assert "of 60 files are held out to measure on" in said
     atlas = atlas_of(page)
     assert len(atlas["labels"]) == 60  # all of one's own images can be found, held out or not

@@ -7,9 +7,10 @@ from prelax.augment.geometry import Crop, Flip, QuarterTurn, crops_of, recropped
 from prelax.augment.host import batch_of, host_stage
 from prelax.augment.operation import Maybe, Named, Operation, bare, targets_at
 from prelax.augment.pipeline import Pipeline, relaxation, relaxed_pipelines, relaxed_view, show_relaxed
-from prelax.augment.presets import OPERATIONS, PRESETS, as_set, operation, operations_of, preset, presets
+from prelax.augment.presets import as_set, operation, operations_of, preset, presets
 from prelax.augment.rearrange import FreeRotation, Jigsaw
 from prelax.augment.storage import load_record, save_record
+from prelax.names import OPERATIONS, PRESETS
 
 __all__ = [
     "OPERATIONS",

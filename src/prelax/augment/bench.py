@@ -19,6 +19,7 @@ from prelax.augment.pipeline import Pipeline
 from prelax.augment.presets import CIFAR, preset
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
+from prelax.stamp import device_name
 
 PAIRS = ((32, 32, 512), (160, 128, 64))  # size in, size out, images in a batch
 Contestant = tuple[str, Callable[[], Any]]
@@ -80,7 +81,7 @@ def _bench_pair(
     for name, views in speed.items():
         ours = name.startswith("prelax")
         row: dict[str, Any] = {"contestant": name, "in": size, "out": out, "batch": count, "threads": threads}
-        row["device"] = _device_name(device)
+        row["device"] = device_name(device)
         row["dtype"] = str(dtype if ours else torch.float32).removeprefix("torch.")
         row["clock"] = "cpu" if clock is time.process_time else "wall"
         row["views_per_s"] = round(views, 1)
@@ -224,7 +225,3 @@ def _take_turns(
         for name, run in contestants:
             turns[name].append(turn(run, calls[name]))
     return {name: statistics.median(took) for name, took in turns.items()}
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

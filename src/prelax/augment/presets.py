@@ -14,6 +14,7 @@ from prelax.augment.operation import Maybe, Operation, trait
 from prelax.augment.pipeline import Pipeline
 from prelax.augment.rearrange import FreeRotation, Jigsaw
 from prelax.errors import PrelaxError
+from prelax.names import OPERATIONS, PRESETS
 from prelax.own import find_own, make_own
 
 CIFAR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
@@ -35,34 +36,6 @@ _BUILDERS: dict[str, Callable[..., Operation]] = {
     "erase": Erase,
     "noise": Noise,
     "normalise": Normalise,
-}
-
-OPERATIONS: dict[str, str] = {
-    "crop": "random resized crop, bilinear or bicubic, antialiased; centre, area and aspect ratio are targets",
-    "flip": "left-right mirror image",
-    "vertical-flip": "upside-down mirror image",
-    "rotation": "quarter turns, clockwise and exact; a 4-way target",
-    "free-rotation": "rotation by any angle up to a limit; the angle is a target",
-    "jigsaw": "tiles that change places; the permutation is a k-way target",
-    "jitter": "brightness, contrast, saturation and hue in a random order per image; four factors are targets",
-    "grey": "greyscale",
-    "solarise": "levels above a threshold inverted",
-    "invert": "the negative",
-    "blur": "Gaussian blur",
-    "erase": "cutout: a box painted over; its centre and area are targets",
-    "noise": "Gaussian noise; its strength is a target",
-    "normalise": "mean and standard deviation per channel; the last step, draws nothing",
-}
-
-PRESETS: dict[str, str] = {
-    "none": "no augmentation: the image whole (of a long one the middle), for supervised runs",
-    "simsiam-32": "SimSiam on 32 px: crop 0.2-1, flip, jitter, grey",
-    "simsiam-224": "SimSiam on 224 px: the same with blur (MoCo v2's recipe)",
-    "byol-128": "BYOL on 128 px: bicubic crop 0.08-1, flip, jitter, grey; blur and solarise differ between the views",
-    "byol-224": "BYOL on 224 px: the same at its original size",
-    "digits": "small grey images with an up and a left: crop 0.4-1 and a little noise, 16 px, one channel",
-    "medical": "mild, for scans: crop 0.6-1, flip, small rotations, soft contrast, noise; 224 px",
-    "satellite": "mild, for images from above: crop 0.4-1, flips, quarter turns, soft colour; 224 px",
 }
 
 

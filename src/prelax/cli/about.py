@@ -43,7 +43,7 @@ def list_methods() -> list[dict[str, Any]]:
 
 
 def list_datasets() -> list[dict[str, Any]]:
-    from prelax.data import SOURCES
+    from prelax.names import SOURCES
 
     return [{"dataset": name, "what": line} for name, line in SOURCES.items()]
 
@@ -55,13 +55,13 @@ def list_recipes() -> list[dict[str, Any]]:
 
 
 def list_backbones() -> list[dict[str, Any]]:
-    from prelax.nets import BACKBONES
+    from prelax.names import BACKBONES
 
     return [{"backbone": name, "what": line} for name, line in BACKBONES.items()]
 
 
 def list_augmentations() -> list[dict[str, Any]]:
-    from prelax.augment import OPERATIONS, PRESETS
+    from prelax.names import OPERATIONS, PRESETS
 
     presets = PRESETS | {"MODULE:NAME": "a Pipeline of your own, or a pair of them for views 1 and 2"}
     operations = OPERATIONS | {"MODULE:CLASS": "an augmentation of your own, for method.relax"}
@@ -70,7 +70,7 @@ def list_augmentations() -> list[dict[str, Any]]:
 
 
 def list_protocols() -> list[dict[str, Any]]:
-    from prelax.evaluate.protocols import PROTOCOLS
+    from prelax.names import PROTOCOLS
 
     return [{"protocol": name, "what": str(line)} for name, line in PROTOCOLS.items()]
 
@@ -82,13 +82,13 @@ def list_tables() -> list[dict[str, Any]]:
 
 
 def list_figures() -> list[dict[str, Any]]:
-    from prelax.report.figures import FIGURES
+    from prelax.names import FIGURES
 
     return [{"figure": name, "what": line} for name, line in FIGURES.items()]
 
 
 def list_formats() -> list[dict[str, Any]]:
-    from prelax.export import FORMATS
+    from prelax.names import FORMATS
 
     return [{"format": name, "what": line} for name, line in FORMATS.items()]
 

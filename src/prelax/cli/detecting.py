@@ -10,6 +10,7 @@ import typer
 
 from prelax.cli.options import Device, chosen
 from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, working
+from prelax.cli.training import watched
 
 
 def detect(
@@ -77,9 +78,13 @@ def detect(
         precision=precision,
     )
     state.afterwards = "; go on with the same command and --resume"
+    first = int(os.environ.get("RANK", "0")) == 0  # of several processes the first speaks
     with working():
-        result = detect(read_start(start, backbone, stem), data, out, settings, resume=resume, progress=not quiet)
-    if int(os.environ.get("RANK", "0")) > 0:  # of several processes the first speaks
+        begun = read_start(start, backbone, stem)
+        if first and (cost := fine(begun, size)):
+            say(cost)
+        result = detect(begun, data, out, settings, resume=resume, progress=watched())
+    if not first:
         return
     show(result, rows(result))
     for split, counts in result["left_out"].items():
@@ -87,6 +92,21 @@ def detect(
             say(f"left out of {split}: " + ", ".join(f"{count} x {why}" for why, count in counts.items()))
     drawn = f", drawn predictions in {out / 'predictions.png'}" if (out / "predictions.png").exists() else ""
     say(f"the figures are in {out / 'detection.json'}{drawn}")
+
+
+def fine(start: Any, size: int) -> str | None:
+    """What a start with the small stem costs, in words; None where it has the usual one.
+
+    Its maps are four times as long and as wide, so that a picture costs as much as one of four times the size.
+    """
+    if start.stem != "small":
+        return None
+    less = max(32, size // 4)
+    other = f", and --size {less} as much as {4 * less}" if less < size else ""
+    return (
+        f"{start.name} has the small stem (model.stem), whose maps are four times as long and as wide: --size {size} "
+        f"costs as much as {4 * size} with the usual one{other}"
+    )
 
 
 def rows(result: dict[str, Any]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, waitin
 
 
 def complete_figure(incomplete: str) -> list[str]:
-    from prelax.report.figures import FIGURES
+    from prelax.names import FIGURES
 
     return [name for name in FIGURES if name.startswith(incomplete)]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def complete_protocol(incomplete: str) -> list[str]:
-    from prelax.evaluate.protocols import PROTOCOLS
+    from prelax.names import PROTOCOLS
 
     return [name for name in PROTOCOLS if name.startswith(incomplete)]
 
@@ -130,9 +130,9 @@ def changed(settings: EvaluateSettings, changes: list[str]) -> EvaluateSettings:
 def dataset(run: Any, on: str | None, root: Path | None) -> DataSettings | None:
     """The images asked for: None for the run's own, else a dataset by name, or a folder of images."""
     from prelax.config import DataSettings
-    from prelax.data import SOURCES
     from prelax.evaluate.protocols import dataset as named
     from prelax.loading import channels_of
+    from prelax.names import SOURCES
 
     own = run.settings.data
     if on == "":

@@ -20,7 +20,7 @@ EXAMPLES = 6  # images of the picture
 
 
 def complete_operation(incomplete: str) -> list[str]:
-    from prelax.augment import OPERATIONS
+    from prelax.names import OPERATIONS
 
     return [name for name in OPERATIONS if name.startswith(incomplete) and name != "normalise"]
 
@@ -56,7 +56,7 @@ def augmentations(
     [bold]prelax augmentations runs/NAME[/bold] ·
     [bold]prelax augmentations runs/NAME --on ./photos --operation crop --operation jitter[/bold]
     """
-    from prelax.evaluate.doctor import unlearnt
+    from prelax.evaluate.curves import unlearnt
     from prelax.evaluate.effects import effects, every_name
     from prelax.evaluate.relaxing import FEW, candidates
     from prelax.loading import channels_of

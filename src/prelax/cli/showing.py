@@ -10,7 +10,7 @@ import typer
 
 from prelax.cli.options import Device, chosen
 from prelax.cli.speech import Debug, Json, Quiet, Seed, say, show, state, waiting, working
-from prelax.cli.training import complete_key
+from prelax.cli.training import complete_key, watched
 from prelax.errors import PrelaxError
 
 LARGEST = 8192  # pixels a side, images a batch
@@ -97,7 +97,7 @@ def reproduce(
             only=only,
             coco=coco,
             detection=detection or [],
-            progress=not quiet,
+            progress=watched(),
             say=say,
         )
     show(result, shown(result), result["title"])

@@ -7,6 +7,7 @@ import datetime
 import importlib.util
 import os
 import shlex
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from prelax.cli.speech import Debug, Json, Quiet, Seed, complain, say, show, state, waiting, working
+from prelax.cli.speech import Debug, Json, Quiet, Seed, cell, complain, points, say, show, state, waiting, working
 from prelax.errors import PrelaxError
 
 
@@ -100,7 +101,7 @@ def pretrain(
         if not quiet:
             state.afterwards += f", look at what there is with `prelax report {shlex.quote(str(out))}`"
         try:
-            run = train(settings, out, resume=resume, progress=not quiet, say=say)
+            run = train(settings, out, resume=resume, progress=watched(), say=say)
         except KeyboardInterrupt:
             if not (out / "config.yaml").is_file():
                 state.afterwards = "; nothing was trained or written yet"
@@ -127,18 +128,43 @@ def pretrain(
         show(result)
     elif folder:
         say(f"the run is in {run.path}, its backbone in {run.path / 'backbone.safetensors'}")
+        if figure := known(run):
+            say(figure)
         say(f"look at it: {page or f'prelax report {named}'}")
         say("next:")
         for command in next_commands(run):
             say(f"  {command}")
     else:
+        if figure := known(run):
+            say(figure)
         say(f"the run is in {run.path}; look at it with `prelax report {named}`, "
             f"measure it with `prelax evaluate {named}`")  # fmt: skip
 
 
+def watched() -> bool:
+    """Whether a command shows how far it is: not with --quiet, and with --json on a terminal alone."""
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    return not state.quiet and (terminal or not state.json)
+
+
+def known(run: Any) -> str | None:
+    """What kNN said of a run's own images, beside random weights where those were measured; None where it was not."""
+    with contextlib.suppress(PrelaxError):  # a figure that cannot be read is the page's to tell
+        found = run.evals().get("knn", {})
+        figures = [found.get(name) for name in ("accuracy", "floor", "start")]
+        if isinstance(figures[0], int | float):
+            named = zip(("kNN", "random weights", "as it began"), figures, strict=True)
+            said = [f"{name} {cell(points(figure))} %" for name, figure in named if isinstance(figure, int | float)]
+            return f"{', '.join(said)}, of {found.get('test_images')} images that it was not trained on"
+        for line in run.metrics()[-1:]:
+            if isinstance(line.get("knn"), int | float):
+                return f"kNN {cell(points(line['knn']))} %, of images that it was not trained on"
+    return None
+
+
 def write_page(run: Any, device: str) -> Path | None:
     """The run's page; a run that has been trained does not fail for want of one."""
-    from prelax.evaluate.doctor import forgot
+    from prelax.evaluate.curves import forgot
     from prelax.evaluate.protocols import evaluate
     from prelax.report import report
     from prelax.train import choose_device
@@ -199,7 +225,11 @@ def again(folder: Path, changes: list[str], seed: int | None) -> Any:
     from prelax.config import merge, overrides, validate
     from prelax.run import Run
 
-    tree = merge(Run.open(folder).settings.model_dump(mode="json"), overrides(changes))
+    run = Run.open(folder)
+    stored = run.settings.model_dump(mode="json")
+    tree = merge(stored, overrides(changes))
+    if tree["train"]["epochs"] != stored["train"]["epochs"]:  # refused as such, whatever the warm-up would say to it
+        run.check_resumable(validate(merge(tree, {"train": {"warmup_epochs": 0.0}})))
     return validate(tree | ({"seed": seed} if seed is not None else {}))
 
 

@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from prelax.errors import PrelaxError
+from prelax.names import SOURCES
 
 if TYPE_CHECKING:
     import torch
@@ -48,17 +49,6 @@ PARTS = {
     "Store": "store",
     "bar": "progress",
     "choose_image_size": "folder",
-}
-
-SOURCES: dict[str, str] = {
-    "digits": "scikit-learn's handwritten digits: 1,297 + 500 grey images, 10 classes; nothing to download",
-    "cifar10": "50,000 + 10,000 colour images of 32 px, 10 classes; data.download=true fetches them",
-    "cifar100": "50,000 + 10,000 colour images of 32 px, 100 classes; data.download=true fetches them",
-    "tiny-imagenet": "100,000 + 10,000 images, 200 classes, brought to 32 px; data.root is tiny-imagenet-200",
-    "imagenette": "9,469 + 3,925 photos, 10 classes of ImageNet; data.root holds train/ and val/",
-    "imagenet": "1.28 million + 50,000 photos, 1,000 classes, at 256 px; data.root holds train/ and val/",
-    "folder": "any tree of images under data.root: class sub-folders, a CSV (data.labels), or no labels; or shards; "
-    "or one .npy, .npz or .h5 file",
 }
 
 

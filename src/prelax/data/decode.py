@@ -13,13 +13,13 @@ import stat
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from prelax.data import tiff
+from prelax.data.deep import deep_pixels, is_deep, tile
 
 EXTENSIONS = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif", ".jp2", ".tga"}
@@ -27,7 +27,6 @@ EXTENSIONS = frozenset(
 )
 MAX_PIXELS = 100_000_000  # a larger image is skipped: 10,000 x 10,000 in colour is 300 MB in each decoding process
 MAX_CHANNELS = 64
-ORIENTATION = 0x0112  # in EXIF
 HEIC = {b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1", b"ftypmsf1"}  # how phones' pictures begin, after a length
 
 Source = str | bytes  # a path, or the contents of a file
@@ -106,7 +105,7 @@ def _bands(image: Image.Image) -> int:
     if image.mode in ("P", "PA"):
         palette = image.getpalette() or []
         return 1 if all(palette[i] == palette[i + 1] == palette[i + 2] for i in range(0, len(palette) - 2, 3)) else 3
-    if image.mode in ("1", "L", "LA", "La", "F") or image.mode.startswith("I") or _tile(image) == "LA;16B":
+    if image.mode in ("1", "L", "LA", "La", "F") or image.mode.startswith("I") or tile(image) == "LA;16B":
         return 1
     return 3
 
@@ -128,57 +127,6 @@ def _to_array(image: Image.Image) -> np.ndarray:
     else:  # CMYK, YCbCr, LAB, HSV
         array = np.asarray(image.convert("RGB"))
     return array if array.ndim == 3 else array[:, :, None]  # H x W x C
-
-
-def _tile(image: Any) -> Any:
-    """How Pillow is to unpack the pixels of a picture that it has opened."""
-    return image.tile[0][3] if getattr(image, "tile", None) else ""
-
-
-def _deep(image: Any) -> bool:
-    """Whether it is a picture in colour, or with transparency, of which Pillow would drop all but 8 bits a channel."""
-    if image.mode not in ("RGB", "RGBA", "LA"):
-        return False
-    if image.format == "JPEG2000":
-        return _bits_of_jpeg2000(image) > 8
-    said = _tile(image)
-    return said[-1] > 255 if image.format == "PPM" and isinstance(said, tuple) else str(said).endswith(";16B")
-
-
-def _bits_of_jpeg2000(image: Any) -> int:
-    """Bits a channel, by its header: of the picture's box, or of a bare stream."""
-    image.fp.seek(0)
-    head = image.fp.read(256)
-    at = head.find(b"ihdr") + 14 if b"ihdr" in head else 42
-    return (head[at] & 0x7F) + 1 if len(head) > at else 8
-
-
-def _deep_pixels(source: Source, image: Any) -> np.ndarray:
-    """The pixels of such a picture, H x W x C, in 16 bits."""
-    if image.format == "PPM":
-        count, offset = 3 * image.width * image.height, image.tile[0][2]
-        data = source if isinstance(source, bytes) else Path(source).read_bytes()
-        return np.frombuffer(data, ">u2", count, offset).reshape(image.height, image.width, 3).astype(np.uint16)
-    if image.format != "PNG":
-        raise Unreadable(f"a {image.format} picture of more than 8 bits a channel: save it as a PNG or TIFF")
-    import torch
-    from torchvision.io import ImageReadMode, decode_png
-
-    data = source if isinstance(source, bytes) else Path(source).read_bytes()
-    found = decode_png(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.UNCHANGED)
-    pixels = _upright(found.permute(1, 2, 0).numpy(), image.getexif().get(ORIENTATION, 1))  # H x W x C
-    if pixels.shape[2] in (1, 3):
-        return pixels
-    colour, cover = pixels[:, :, :-1].astype(np.float32), pixels[:, :, -1:].astype(np.float32) / 65535
-    return np.rint(colour * cover + 65535 * (1 - cover)).astype(np.uint16)  # on white paper
-
-
-def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Pixels H x W x C as EXIF says they are to be looked at."""
-    if orientation in (5, 6, 7, 8):
-        pixels = pixels.transpose(1, 0, 2)
-    down, right = {2: (1, -1), 3: (-1, -1), 4: (-1, 1), 6: (1, -1), 7: (-1, -1), 8: (-1, 1)}.get(orientation, (1, 1))
-    return pixels[::down, ::right]
 
 
 def _is_npy(source: Source) -> bool:
@@ -267,8 +215,8 @@ def _pixels(source: Source, channels: int | None, side: int | None = None) -> np
         pixels = np.concatenate([tiff.read_pixels(data, page) for page in pages], axis=2)
         return pixels if _bands_of(pages, channels) == pixels.shape[2] else tiff.on_paper(pixels, pages[0])
     with _opened(source) as image:
-        if _deep(image):
-            return _deep_pixels(source, image)
+        if is_deep(image):
+            return deep_pixels(source, image)
         negative = image.mode.startswith("I;16") and getattr(image, "tag_v2", {}).get(tiff.PHOTOMETRIC) == 0
         if side:  # a JPEG can be decoded at 1/2, 1/4 or 1/8; twice the side is kept for the antialiasing
             image.draft(None, (2 * side, 2 * side))
@@ -383,7 +331,7 @@ def look(source: Source, channels: int | None = None) -> Look | None:
             page = found[1][0]
             return Look(page.one(tiff.HEIGHT), page.one(tiff.WIDTH), _bands_of(found[1], channels), _kind(page.dtype))
         with _opened(source) as image:
-            kind = "f" if image.mode == "F" else "i" if image.mode.startswith("I") or _deep(image) else ""
+            kind = "f" if image.mode == "F" else "i" if image.mode.startswith("I") or is_deep(image) else ""
             return Look(image.height, image.width, _bands(image), kind)
     except Exception:
         return None

@@ -23,6 +23,7 @@ from prelax.data.listing import (
     held_out,
     ours,
     read_labels,
+    readings,
     scan,
 )
 from prelax.data.memory import gigabytes
@@ -116,9 +117,10 @@ def survey(
         counts = Counter(seen.channels for seen in looks.values())
         channels = max(counts, key=lambda c: (counts[c], c), default=3)
         if len(counts) > 1:
-            share = ", ".join(f"{n} of {c}" for c, n in sorted(counts.items()))
+            share = ", ".join(f"{n:,} {'has' if n == 1 else 'have'} {c}" for c, n in counts.most_common())
             notes.append(
-                f"images have {channels} channels: those of most sampled files ({share}); others are converted"
+                f"images have {channels} channels, as most: of {sum(counts.values()):,} sampled files {share}; others "
+                "are converted"
             )
     found = ranges(levels or "")
     for kind, words in (("i", "integer pixels of more than 8 bits"), ("f", "floating-point pixels")):
@@ -198,13 +200,13 @@ def load_folder(
         raise _nothing(whole, "images")
     table = read_labels(settings.labels.expanduser()) if settings.labels else None
     tests = scan(test_tree) if test_tree is not None and (table is not None or split == "test") else None
-    used: set[str] = set()
+    bare, used = True, set[str]()
     if table is not None:
-        labels = csv_labels(whole, root, table, tests.names if tests else (), used)
+        table, bare, labels, used = as_named(table, whole, tests, root, settings.labels)
     else:
         labels = folder_labels(whole.names)
     if table is not None and not any(labels):
-        raise PrelaxError(f"data.labels: no line of {settings.labels} names a file under {train_tree}")
+        raise PrelaxError(f"data.labels: {settings.labels} has no label for an image under {train_tree}; add some")
     classes = class_names(labels)
 
     listing, held_back = whole, 0
@@ -224,7 +226,7 @@ def load_folder(
         if not listing.names:
             raise _nothing(listing, "test images")
         if table is not None:
-            labels = csv_labels(listing, root, table, whole.names)
+            labels = csv_labels(listing, root, table, whole.names, bare=bare)
         elif layout.test_labels:
             labels = [layout.test_labels.get(name) for name in listing.names]
         else:
@@ -243,11 +245,51 @@ def load_folder(
     if split == "train" and table is not None:
         known = sum(label is not None for label in labels)
         notes.append(f"{known:,} of {len(labels):,} images have a label in {settings.labels}")
-        if tests is not None:
-            csv_labels(tests, root, table, whole.names, used)
         unknown(table, used, settings.labels, root)
-    found = _decode(settings, listing, labels, classes, plan, notes, progress, layout)
+    partly = split == "train" and (test_tree is not None or len(listing.names) < len(whole.names))
+    share = " to train on" if partly else ""
+    found = _decode(settings, listing, labels, classes, plan, notes, progress, layout, share)
     return replace(found, range=levels)
+
+
+def as_named(
+    table: dict[str, str], whole: Listing, tests: Listing | None, root: Path, file: Path | None
+) -> tuple[dict[str, str], bool, list[str | None], set[str]]:
+    """A table with the names that the images have here, whether these may be bare, their labels, and the lines used.
+
+    As long as a line names an image all are taken as they are written. Else they are read in the other ways there are,
+    and a warning says so; a table that names none in any is refused.
+    """
+    others = tests.names if tests else []
+
+    def looked_up(lines: Mapping[str, str], bare: bool = True) -> tuple[list[str | None], set[str]]:
+        used: set[str] = set()
+        labels = csv_labels(whole, root, lines, others, used, bare)
+        if tests is not None:
+            csv_labels(tests, root, lines, whole.names, used, bare)
+        return labels, used
+
+    if not table:
+        raise PrelaxError(f"data.labels: {file} has no line path,label; write one for each image that has a label")
+    labels, used = looked_up(table)
+    if used:
+        return table, True, labels, used
+    for keys, bare in readings(table, [*whole.names, *others]):
+        lines = {name: table[key] for name, key in keys.items()}
+        labels, used = looked_up(lines, bare)
+        if here := next((name for name in keys if name in used), None):
+            warnings.warn(
+                f"no line of {file} names an image under {root} as it is written: {printable(keys[here])} is taken for "
+                f"{printable(here)}, and the others likewise",
+                PrelaxWarning,
+                stacklevel=3,
+            )
+            return lines, bare, labels, used
+    line = next((name for name in table if Path(name).suffix.lower() in EXTENSIONS), [*table][-1])
+    raise PrelaxError(
+        f"data.labels: no line of {file} names a file under {whole.root}; the table has {printable(line)}, the folder "
+        f"{printable(whole.names[0])}"
+    )
 
 
 def unknown(table: Mapping[str, str], used: set[str], file: Path | None, root: Path) -> None:
@@ -266,13 +308,15 @@ def unknown(table: Mapping[str, str], used: set[str], file: Path | None, root: P
 
 
 def kinds(others: Counter[str], most: int) -> str:
-    """Files by their extension, the most frequent first, and how many more there are.
+    """Files by their extension and how many more there are: all pictures, then the most frequent of the rest.
 
     >>> kinds(Counter({".txt": 3, ".heic": 2, ".db": 1, ".mp4": 1}), 2)
-    '3 .txt, 2 .heic, 2 others'
+    '2 .heic, 3 .txt, 2 others'
     """
-    told = [f"{n:,} {ext}" for ext, n in others.most_common(most)]
-    more = sum(others.values()) - sum(n for _, n in others.most_common(most))
+    found = sorted(others.most_common(), key=lambda kind: kind[0] not in PICTURES)
+    found = found[: max(most, len(set(others) & PICTURES))]
+    told = [f"{n:,} {ext}" for ext, n in found]
+    more = sum(others.values()) - sum(n for _, n in found)
     return ", ".join(told + ([f"{more:,} other{'s' if more > 1 else ''}"] if more else []))
 
 
@@ -300,6 +344,7 @@ def _decode(
     notes: list[str],
     progress: Progress | None,
     layout: Layout,
+    share: str,
 ) -> ImageSet:
     count = len(listing.names)
     decoded = cached(
@@ -329,6 +374,7 @@ def _decode(
         notes.append(f"{shut:,} folder{'' if shut == 1 else 's'} cannot be opened, and nothing in there is read")
     if lost := len(skipped) - shut:
         whole = f"{count + len(listing.skipped) - shut:,}"
+        whole = f"the {whole}{share}" if share else whole
         notes.append(f"{files(lost)} skipped of {whole}: log.txt in the run folder says which, and why")
     where = f"decoded into {decoded.file}" if decoded.file else "in memory"
     notes.append(f"{len(labels):,} images, {gigabytes(decoded.images.numel())}, {where}")

@@ -8,8 +8,9 @@ import io
 import os
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,15 @@ from prelax.errors import PrelaxError, printable
 
 PATHS = ("path", "file", "filename", "file_name", "filepath", "image", "image_path", "name", "id")  # what a table may
 CLASSES = ("label", "class", "target", "category")  # call its columns
+NAMES = ("name", "id")  # of these, what may as well be called so of what is to be seen
+# How files begin that are no text, and what reads those of them that are tables.
+TABLES = {
+    b"PAR1": "read_parquet",
+    b"ARRO": "read_feather",
+    b"PK\x03\x04": "read_excel",
+    b"\xd0\xcf\x11\xe0": "read_excel",
+    b"\x93NUM": "",
+}
 # What tells a run folder, or decoded pixels that were kept, where one lies among the images.
 OURS = ({"config.yaml", "metrics.jsonl"}, {"index.json", "pixels.npy"})
 
@@ -141,9 +151,11 @@ def folder_labels(names: list[str]) -> list[str | None]:
 def read_labels(path: Path) -> dict[str, str]:
     """A CSV of path,label (comma, semicolon or tab; a header line is fine) as a mapping; -1 is no label.
 
-    Of more columns those are taken that a header calls so.
+    Of more columns those are taken that a header calls so; of two it need name one, and they may stand in any order.
     """
     try:
+        with path.open("rb") as file:
+            refuse_other(path, file.read(4))
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise PrelaxError(
@@ -162,7 +174,7 @@ def read_labels(path: Path) -> dict[str, str]:
         if not any(fields):
             continue
         if columns is None:
-            found = _columns(fields)
+            found = _columns(fields, path)
             columns, named = found or (0, 1), found is not None
             if named:
                 continue
@@ -190,32 +202,68 @@ def _row(rows: Any, path: Path) -> list[str] | None:
         raise PrelaxError(f"data.labels: line {rows.line_num} of {path} cannot be read: {error}") from None
 
 
-def _columns(header: list[str]) -> tuple[int, int] | None:
+def refuse_other(path: Path, head: bytes) -> None:
+    """Refuses a table that is no text, with what makes a CSV of it."""
+    if head not in TABLES:
+        return
+    reader = "" if path.suffix.lower() in (".npz", ".zip") else TABLES[head]
+    made = f"pd.{reader}({path.name!r}).to_csv({path.with_suffix('.csv').name!r}, index=False)"
+    how = f"make one with pandas: {made}" if reader else "write a line path,label for each image"
+    how += "; or save it from the spreadsheet as 'CSV UTF-8'" if reader == "read_excel" else ""
+    raise PrelaxError(f"data.labels: {path} is no CSV, which a table of labels has to be: {how}")
+
+
+def _columns(header: list[str], path: Path) -> tuple[int, int] | None:
     """Which columns a first line calls path and label; None where it is no header.
 
-    >>> _columns(["filename", "width", "Label"]), _columns(["0.png", "cat"])
+    >>> _columns(["filename", "width", "Label"], Path("a.csv")), _columns(["0.png", "cat"], Path("a.csv"))
     ((0, 2), None)
+    >>> _columns(["species", "filename"], Path("a.csv"))
+    (1, 0)
     """
     low = [field.lower() for field in header]
-    found = [next((low.index(name) for name in names if name in low), None) for names in (PATHS, CLASSES)]
-    return (found[0], found[1]) if found[0] is not None and found[1] is not None else None
+    name, label = (next((low.index(one) for one in names if one in low), None) for names in (PATHS, CLASSES))
+    if name is not None and label is not None:
+        return name, label
+    named = [place for place, field in enumerate(low) if field]  # pandas has an index without a name
+    neither = name is None and label is None
+    if neither or len(named) < 2 or any(Path(field).suffix in EXTENSIONS for field in low):
+        return None
+    if len(named) == 2:
+        first, second = named
+        if name is None:  # photo,label may as well be the first image's line
+            return (second, first) if label == first else (first, second) if len(header) > 2 else None
+        turned = name == second and low[second] not in NAMES and low[first] not in PATHS
+        return (second, first) if turned else (first, second)
+    what, (called, *more) = ("paths", PATHS) if name is None else ("labels", CLASSES)
+    columns = ", ".join(printable(header[place]) for place in named[:12]) + (", ..." if named[12:] else "")
+    raise PrelaxError(
+        f"data.labels: no column of {path} is called {called} ({', '.join(more[:-1])} or {more[-1]} will do): "
+        f"rename the one with the {what}; its columns are {columns}"
+    )
 
 
 def csv_labels(
-    listing: Listing, root: Path, table: dict[str, str], others: Sequence[str] = (), used: set[str] | None = None
+    listing: Listing,
+    root: Path,
+    table: Mapping[str, str],
+    others: Sequence[str] = (),
+    used: set[str] | None = None,
+    bare: bool = True,
 ) -> list[str | None]:
     """The label of each file from a table keyed by path (under ``root``, under the listing, whole) or unique name.
 
     Args:
         others: names in another tree of the set; what is called so there too is told by its path under ``root`` alone.
         used: takes the lines of the table that name a file.
+        bare: whether a file may be called by its name without its folders.
     """
     try:
         beneath = listing.root.relative_to(root).as_posix()
         prefix = [""] if beneath == "." else [f"{beneath}/"]
     except ValueError:  # a tree elsewhere: nothing in it has a path under the root
         prefix = []
-    bare = Counter(name.rpartition("/")[2] for name in (*listing.names, *others))
+    times = Counter(name.rpartition("/")[2] for name in (*listing.names, *others))
     twice = set(others)
     parts = listing.root.parts  # the folder as one may have typed it: /a/photos, a/photos or photos
     ends = [str(listing.root), *("/".join(parts[-depth:]) for depth in range(1, len(parts)))]
@@ -224,12 +272,47 @@ def csv_labels(
         last = name.rpartition("/")[2]
         keys = [f"{start}{name}" for start in (*prefix, *(f"{end}/" for end in ends))]
         keys += [name] if name not in twice else []
-        keys += [last] if bare[last] == 1 else []
+        keys += [last] if bare and times[last] == 1 else []
         key = next((key for key in keys if key in table), None)
         if used is not None and key is not None:
             used.add(key)
         found.append(table[key] or None if key is not None else None)
     return found
+
+
+def readings(table: Mapping[str, str], names: Sequence[str]) -> Iterator[tuple[dict[str, str], bool]]:
+    """Other ways to read a table of which no line names an image, the surest first: what stands for which line.
+
+    Without the folders that all of its lines begin with (of another machine), one more each time; then also with the
+    extension that all images of a name have. Never by the end of a path alone: folders number their images alike, and
+    ``second/001.jpg`` is not ``first/001.jpg``. With each comes whether an image may be called by its bare name, which
+    is so where no folder was taken away.
+
+    >>> [dict(keys) for keys, _ in readings({"C:/x/1.jpg": "cat"}, ["1.jpg"])][:3]
+    [{'C:/x/1.jpg': 'C:/x/1.jpg'}, {'x/1.jpg': 'C:/x/1.jpg'}, {'1.jpg': 'C:/x/1.jpg'}]
+    """
+    parts = {key: key.replace("\\", "/").split("/") for key in table}
+    first, *rest = parts
+    if len(parts[first]) == 1 and all(len(parts[key]) > 1 for key in rest):  # a header nobody knows
+        parts = {key: parts[key] for key in rest or parts}
+    folders = [path[:-1] for path in parts.values()]
+    ends = zip(min(folders), max(folders), strict=False)  # what these two begin with, all begin with
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ends))
+    endings: dict[str, set[str]] = {}
+    for name in names:
+        stem, dot, kind = name.rpartition("/")[2].rpartition(".")
+        endings.setdefault(stem, set()).add(dot + kind)
+
+    def ending(name: str) -> str:
+        known = endings.get(name, set())
+        return next(iter(known)) if len(known) == 1 and Path(name).suffix.lower() not in EXTENSIONS else ""
+
+    for extended in (False, True):
+        for depth in range(shared + 1):
+            found: dict[str, str] = {}
+            for key, path in parts.items():
+                found.setdefault("/".join(path[depth:]) + (ending(path[-1]) if extended else ""), key)
+            yield found, depth == 0
 
 
 def class_names(labels: list[str | None]) -> list[str]:

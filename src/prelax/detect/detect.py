@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -35,14 +34,14 @@ from prelax.detect.score import average_precision, predict, standard_error
 from prelax.detect.settings import DetectSettings
 from prelax.draws import Draws
 from prelax.errors import PrelaxError, PrelaxWarning, first_line
-from prelax.evaluate.protocols import describe
 from prelax.run import Run
-from prelax.stamp import now
+from prelax.stamp import device_name, now
+from prelax.tensors import plain, write_tensors
 from prelax.train import choose_device
 from prelax.train.devices import tf32
 from prelax.train.pretrain import interruptible
 from prelax.train.processes import Process, any_of, joined
-from prelax.train.progress import Progress
+from prelax.train.progress import SOON, Progress, looking
 from prelax.whole import replacing, writing
 
 CHANGEABLE = ("device", "workers", "score", "draws")  # on resume: they do not touch what is learnt
@@ -70,6 +69,7 @@ def detect(
         start: ``random``, a run folder, a ``.safetensors`` file, or what ``read_start`` gave.
         data: holds the train and val splits (see ``read_coco``).
         out: the folder to write.
+        progress: show a bar on a terminal; elsewhere a line now and then, on standard error.
     """
     pycocotools()
     settings = settings or DetectSettings()
@@ -99,7 +99,9 @@ def detect(
                 note(folder, train, val)
             trainer.run(folder, resume, progress)
             trainer.agree()
-            found = predict(trainer.model, val, device, settings.decoders(process.world), process)
+            mine = len(range(process.rank, len(val), process.world))
+            with looking(trainer.model, mine, progress and process.writes):
+                found = predict(trainer.model, val, device, settings.decoders(process.world), process)
             result = summary(about, trainer, train, val, time.perf_counter() - began)
             if process.writes:
                 finish(folder, result, trainer.model, val, found, settings.masks)
@@ -154,7 +156,7 @@ class Trainer:
         stream = Stream(samples, wanted, decoders, self.device)
         devices = [self.device] if self.device.type == "cuda" else []
         shown = progress and self.process.writes
-        bar = Progress(self.settings.epochs, self.steps, self.done // self.steps, shown)
+        bar = Progress(self.settings.epochs, self.steps, self.done // self.steps, shown, SOON)
         clock, first = time.perf_counter(), self.done
         saved = clock
         with torch.random.fork_rng(devices=devices), interruptible() as interrupted, bar:
@@ -348,7 +350,7 @@ def summary(about: dict[str, Any], trainer: Trainer, train: CocoSet, val: CocoSe
         "steps": trainer.total,
         "processes": trainer.process.world,
         "curve": trainer.curve,
-        "device": describe(trainer.device),
+        "device": device_name(trainer.device),
         "seconds": round(seconds, 1),
     }
 
@@ -368,7 +370,7 @@ def finish(
     result |= {"date": now(), "prelax": prelax.__version__}
     target = folder.path / "detector.safetensors"
     with writing(target), replacing(target) as temporary:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}, temporary)
+        write_tensors(plain(model.state_dict()), temporary)
     folder.write("predictions.json", json.dumps(found))
     folder.write("detection.json", json.dumps(result, indent=1) + "\n")
     title = f"{result['model']} on {result['dataset']} from {Path(result['start']['name']).name}: "

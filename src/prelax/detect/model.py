@@ -18,7 +18,7 @@ from prelax.detect.settings import MODELS, DetectSettings
 from prelax.errors import PrelaxError
 from prelax.loading import load
 from prelax.nets import backbone, width_of
-from prelax.weights import DEEPEST, PUBLISHED, Weights, by_name, fitted, own_names, published, read_file, told
+from prelax.weights import DEEPEST, PUBLISHED, Weights, by_name, fitted, network_of, own_names, published, read_file
 
 __all__ = ["MODELS", "Start", "detector", "read_start"]
 
@@ -99,7 +99,7 @@ def of_run(path: Path) -> Start:
 
 def of_weights(name: str, state: dict[str, Tensor]) -> Start:
     """A state dict of torchvision's ResNet-18, 34 or 50, with or without its classifier."""
-    net = found if (found := told(state)) in BACKBONES else BACKBONES[0]
+    net = found if (found := network_of(state)) in BACKBONES else BACKBONES[0]
     state = own_names(state, DEEPEST)
     stem = stem_of(state, name)
     state = fitted(Weights(name, state, net), backbone(net, stem), net, 3)

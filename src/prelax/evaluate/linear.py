@@ -7,6 +7,7 @@ leading axis S, a step is two batched matrix products, and nothing waits for the
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -124,14 +125,12 @@ class Score:
 
     @property
     def mean(self) -> float:
-        return math.fsum(self.accuracies) / len(self.accuracies)
+        return statistics.fmean(self.accuracies)
 
     @property
     def std(self) -> float:
         """Sample standard deviation over seeds; 0 for one."""
-        if len(self.accuracies) < 2:
-            return 0.0
-        return math.sqrt(math.fsum((a - self.mean) ** 2 for a in self.accuracies) / (len(self.accuracies) - 1))
+        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else 0.0
 
 
 def score(predicted: Tensor, labels: Tensor) -> Score:

@@ -12,7 +12,6 @@ import torch
 
 from prelax.collectives import rank
 from prelax.config import DataSettings, EvaluateSettings, nearest
-from prelax.data import SOURCES
 from prelax.data.arrays import is_arrays
 from prelax.errors import PrelaxError
 from prelax.evaluate.finetune import finetune
@@ -32,23 +31,9 @@ from prelax.evaluate.residual import probe_residual
 from prelax.evaluate.retrieval import precision
 from prelax.evaluate.subject import Subject, random_subject, start_subject, subject
 from prelax.loading import IMAGE_SIZE, Loaded, load
+from prelax.names import PROTOCOLS, SOURCES
 from prelax.run import Run
-
-PROTOCOLS: dict[str, str] = {
-    "knn": "k nearest neighbours (at most a tenth of all) by cosine on features, votes weighted exp(cos / T)",
-    "linear": "the paper's linear probe (evaluate.linear): new crops and flips every epoch, last epoch reported",
-    "linear-tta": "the paper's linear probe, its test images seen whole, in five boxes, and mirrored",
-    "linear-fast": "the paper's linear probe on cached features: seconds on a GPU, minutes for photos on a CPU",
-    "logistic": "logistic regression on the features as they are, fitted to the optimum: needs no rate to suit them",
-    "knn-10-per-class": "kNN with ten labels a class, over draws of which",
-    "linear-1pct": "logistic regression on 1 % of the labels, stratified",
-    "linear-10pct": "logistic regression on 10 % of the labels, stratified",
-    "finetune": "the whole network trained on all labels; the floor is the same from random weights",
-    "finetune-1pct": "the whole network trained on 1 % of the labels, stratified",
-    "finetune-10pct": "the whole network trained on 10 % of the labels, stratified",
-    "retrieval": "share of the 15 nearest test images (at most half of them) that have the query's class",
-    "residual": "what can be read off the residual and the features of what was done to an image",
-}
+from prelax.stamp import device_name
 
 Probe = Callable[[Subject, EvaluateSettings, Sequence[int]], Outcome]
 
@@ -241,7 +226,7 @@ def examine(
         "pretraining_images_verified": judged.verified,
         "seed": judged.seed,
         "evaluate": settings.model_dump(mode="json"),
-        "device": describe(judged.device),
+        "device": device_name(judged.device),
         "seconds": round(seconds, 3),
     }
 
@@ -296,8 +281,3 @@ def made_as_now(found: Mapping[str, Any], wanted: EvaluateSettings, seed: int = 
     k, images = found.get("settings", {}).get("k"), found.get("train_images", 0)
     by_rule = found.get("protocol") != "knn" or k == neighbours(wanted.knn_k, images)
     return by_rule and (found.get("evaluate"), found.get("seed")) == (wanted.model_dump(), seed)
-
-
-def describe(device: torch.device) -> str:
-    """The name of a device, for a table."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

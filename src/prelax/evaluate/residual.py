@@ -9,6 +9,7 @@ about x1's parameters and r31 about x3's, as in the paper's PL and RotPL.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -53,20 +54,24 @@ class Asked:
 
 
 @torch.no_grad()
-def ask(loaded: Loaded, encoder: nn.Module, images: Tensor, seed: int) -> Asked:
-    """Residuals and features of three views of every image, with what was drawn."""
+def ask(loaded: Loaded, encoder: nn.Module, images: Tensor, seed: int, rows: int = ROWS) -> Asked:
+    """Residuals and features of three views of every image, with what was drawn.
+
+    The images are drawn as often as give so many rows; row i is of image i modulo their number.
+    """
     maker = views_as_trained(loaded)
     pipelines = maker.pipelines
     relax = relaxed_operation(loaded, maker)
     unit = loaded.settings.method.residual == "normalised"
     parts: dict[str, list[Tensor]] = {}
     size = at_once(BATCH, images, loaded.device)
-    with frozen(encoder):
+    turns = min(DRAWS, max(1, math.ceil(rows / len(images))))
+    with frozen(encoder):  # once for all turns: it reads every weight twice
         features = forward(encoder.backbone, loaded.device, "float32")  # type: ignore[arg-type]
-        for start in range(0, len(images), size):
+        for turn, start in itertools.product(range(turns), range(0, len(images), size)):
             pixels = images[start : start + size].to(loaded.device)
-            rows = torch.arange(start, start + len(pixels), device=loaded.device)
-            draws = Draws(seed, rows).at("residual")
+            ids = torch.arange(start, start + len(pixels), device=loaded.device)
+            draws = Draws(seed * DRAWS + turn, ids).at("residual")
             one = pipelines[1](pixels, draws.at("draw", 1))
             two = pipelines[2](pixels, draws.at("draw", 2))
             three = augment.relaxed_view(pipelines[1], one, relax, pixels, draws.at("view", 3))
@@ -84,18 +89,6 @@ def ask(loaded: Loaded, encoder: nn.Module, images: Tensor, seed: int) -> Asked:
         {name[2:]: value for name, value in whole.items() if name.startswith(view)} for view in ("1 ", "3 ")
     )
     return Asked(whole["r12"], whole["r31"], whole["h1"], whole["h3"], drawn, relaxed)
-
-
-def ask_often(loaded: Loaded, encoder: nn.Module, images: Tensor, seed: int, rows: int = ROWS) -> Asked:
-    """As many draws of the images as give so many rows; row i is of image i modulo their number."""
-    draws = min(DRAWS, max(1, math.ceil(rows / len(images))))
-    asked = [ask(loaded, encoder, images, seed * DRAWS + draw) for draw in range(draws)]
-    whole = {name: torch.cat([getattr(one, name) for one in asked]) for name in ("r12", "r31", "h1", "h3")}
-    drawn, relaxed = (
-        {name: torch.cat([getattr(one, which)[name] for one in asked]) for name in getattr(asked[0], which)}
-        for which in ("drawn", "relaxed")
-    )
-    return Asked(**whole, drawn=drawn, relaxed=relaxed)
 
 
 def views_as_trained(loaded: Loaded) -> ViewMaker:
@@ -229,13 +222,13 @@ def probe_residual(
     whole = {split: load(data, split).images for split in ("train", "test")}
     sets = {split: pixels[some(len(pixels), images, seed)] for split, pixels in whole.items()}
     # Seeds of the two splits are never the same, whatever seed is asked for.
-    asked = {split: ask_often(loaded, encoder, sets[split], 2 * seed + turn) for turn, split in enumerate(sets)}
+    asked = {split: ask(loaded, encoder, sets[split], 2 * seed + turn) for turn, split in enumerate(sets)}
     images_fitted = len(sets["train"])
     maker = views_as_trained(loaded)
     specs, relaxed = maker.pipelines[1].specs, relaxed_operation(loaded, maker).targets
     targets = tell(asked["train"], asked["test"], specs, relaxed, "r", images_fitted)
     random = random_encoder(loaded, sets["train"], seed)
-    unlearnt = {split: ask_often(loaded, random, sets[split], 2 * seed + turn) for turn, split in enumerate(sets)}
+    unlearnt = {split: ask(loaded, random, sets[split], 2 * seed + turn) for turn, split in enumerate(sets)}
     for name, untold in tell(unlearnt["train"], unlearnt["test"], specs, relaxed, "r", images_fitted).items():
         targets[name]["random"] = untold.get("accuracy", untold.get("r2"))
     return {

@@ -15,17 +15,9 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 from prelax.collectives import alone
 from prelax.config import nearest
 from prelax.errors import PrelaxError, first_line
+from prelax.names import BACKBONES
 from prelax.nets.norm import ViewNorm2d, normalised
 from prelax.own import find_own, make_own
-
-BACKBONES = {
-    "resnet8": "three stages of 16, 32 and 64 channels, for digits and demonstrations (77k weights)",
-    "resnet18": "torchvision's ResNet-18, the paper's backbone (11.2M)",
-    "resnet34": "torchvision's ResNet-34 (21.3M)",
-    "resnet50": "torchvision's ResNet-50 (23.5M)",
-    "timm:NAME": "any model of the timm package, for example timm:convnext_nano (pip install 'prelax[timm]')",
-    "MODULE:CLASS": "a network of your own: an nn.Module that is made with channels=N and has features, its width",
-}
 
 
 class Basic(BasicBlock):

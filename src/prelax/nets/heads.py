@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from prelax.config import ModelSettings
 from prelax.nets.norm import normalise_views
 
 
@@ -49,6 +50,12 @@ class MLP(nn.Module):
 def projector(features: int, hidden: int, dim: int, layers: int = 3, last_norm: bool = True) -> MLP:
     """The end of F: backbone features to embeddings z."""
     return MLP([features, *[hidden] * (layers - 1), dim], last_norm=last_norm)
+
+
+def projector_of(model: ModelSettings, features: int) -> MLP:
+    """The projector of the settings, on a backbone of so many features."""
+    hidden, dim = model.projector_hidden, model.projector_dim
+    return projector(features, hidden, dim, model.projector_layers, model.projector_last_norm)
 
 
 def predictor(dim: int, hidden: int) -> MLP:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from prelax.config import ModelSettings
 from prelax.nets.backbones import backbone, width_of
-from prelax.nets.heads import MLP, predictor, pretext_head, projector
+from prelax.nets.heads import MLP, predictor, pretext_head, projector_of
 from prelax.nets.norm import keeps_views_apart, set_views
 
 
@@ -65,16 +65,7 @@ class Network(nn.Module):
         super().__init__()
         body = backbone(model.backbone, model.stem, channels, image_size, model.init)
         features = width_of(body)
-        self.online = Encoder(
-            body,
-            projector(
-                features,
-                model.projector_hidden,
-                model.projector_dim,
-                model.projector_layers,
-                model.projector_last_norm,
-            ),
-        )
+        self.online = Encoder(body, projector_of(model, features))
         self.predictor = predictor(model.projector_dim, model.predictor_hidden) if predicts else None
         reads = {"z": model.projector_dim, "h": features, "hh": 2 * features}
         self.heads = nn.ModuleDict(

@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from prelax.config import nearest
 from prelax.errors import PrelaxError
+from prelax.names import FIGURES
 from prelax.report import embedding
 from prelax.report.gather import DYNAMICS, line, names
 from prelax.report.knowing import draw_knowledge, legend_columns
@@ -37,16 +38,6 @@ __all__ = [
 
 Runs = Sequence[Run | Path | str]
 LONG = 40  # epochs from which on the first eighth of a run may leave a panel
-
-FIGURES = {
-    "dynamics": "accuracy, similarity loss and residual norm by epoch; of one or several runs",
-    "tsne": "t-SNE of the test set; of one run",
-    "retrieval": "random test images and their 15 nearest; of one run",
-    "residual-probe": "what a linear reader tells from the residual, and how far features move; of runs so probed",
-    "sensitivity": "accuracy over alpha, beta and gamma; of the runs of a sweep, or a JSON file of rows",
-    "reverse": "normal against reverse residual; of runs with and without method.reverse, or a JSON file of rows",
-    "augmentations": "accuracy under each augmentation alone (Fig. 1a); of such a run, or a JSON file of rows",
-}
 
 
 def draw(

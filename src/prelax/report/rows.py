@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import statistics
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from prelax.config import Settings
 from prelax.errors import PrelaxError
 from prelax.report.content import Row
 from prelax.report.gather import results
@@ -22,9 +24,9 @@ def scores(runs: Sequence[Run]) -> tuple[str, list[tuple[Any, float]]]:
 
     On their own dataset before others, and linear before kNN.
     """
-    alike(runs)
+    asked = alike(runs)
     rows = [row for row in results([run.evals() for run in runs]) if row.measure == "accuracy"]
-    rows.sort(key=lambda row: row.dataset != runs[0].settings.data.label)
+    rows.sort(key=lambda row: row.dataset != asked[0].data.label)
     if not rows:
         raise PrelaxError(f"none of the {len(runs)} runs was evaluated; do so with `prelax evaluate RUN`")
 
@@ -39,24 +41,25 @@ def scores(runs: Sequence[Run]) -> tuple[str, list[tuple[Any, float]]]:
             f"the runs have no measurement in common; {said} lack(s) {most.protocol} on {most.dataset}: "
             f"`prelax evaluate RUN --protocol {most.protocol}`"
         )
-    return row.protocol, list(zip((run.settings.method for run in runs), values(row), strict=True))
+    return row.protocol, list(zip((settings.method for settings in asked), values(row), strict=True))
 
 
-def alike(runs: Sequence[Run]) -> None:
-    """Refuses runs that differ in what no such figure compares, in anything but method and seed, or in nothing."""
-    named = {"data.label": [run.settings.data.label for run in runs]}
+def alike(runs: Sequence[Run]) -> list[Settings]:
+    """The settings of runs; refused are runs that differ in anything but method and seed, or in nothing."""
+    asked = [run.settings for run in runs]  # each is read from its file
+    named = {"data.label": [settings.data.label for settings in asked]}
     for section in ("data", "model", "augment", "train"):
-        trees = [getattr(run.settings, section).model_dump(mode="json") for run in runs]
+        trees = [getattr(settings, section).model_dump(mode="json") for settings in asked]
         named |= {f"{section}.{leaf}": [tree[leaf] for tree in trees] for leaf in trees[0]}
-    named["method.base"] = [run.settings.method.base for run in runs]
+    named["method.base"] = [settings.method.base for settings in asked]
     for name, values in named.items():
         found = list(dict.fromkeys(map(str, values)))
         if len(found) > 1 and name not in CHANGEABLE:
             raise PrelaxError(f"the runs differ in {name} ({', '.join(found)}): such a figure is of runs that do not")
-    for place, run in enumerate(runs):
-        for other in runs[:place]:
-            if (run.settings.method, run.settings.seed) == (other.settings.method, other.settings.seed):
-                raise PrelaxError(f"{other.path} and {run.path} are one run twice: the same method, seed and settings")
+    for (other, one), (run, two) in itertools.combinations(zip(runs, asked, strict=True), 2):
+        if (one.method, one.seed) == (two.method, two.seed):
+            raise PrelaxError(f"{other.path} and {run.path} are one run twice: the same method, seed and settings")
+    return asked
 
 
 def spread(values: Sequence[float], name: str = "accuracy", std: str = "std") -> dict[str, float]:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from prelax.config import Settings, merge, validate
+from prelax.config import Settings, merge, validate, with_values
 from prelax.data import ImageSet, load_training
 from prelax.data.folder import Progress
 from prelax.errors import PrelaxError
@@ -23,7 +23,7 @@ from prelax.train.engine import Engine
 from prelax.train.peers import bench_peer, transform_of, views_side
 from prelax.train.processes import Process
 from prelax.train.settled import as_found
-from prelax.train.suit import suit, with_values
+from prelax.train.suit import suit
 
 MODES = {
     "plain": "views one after another, eager",

@@ -7,7 +7,6 @@ import math
 import shlex
 import signal
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,10 +24,11 @@ from prelax.run import START, Run
 from prelax.train.devices import choose_device, start_compilers
 from prelax.train.engine import Engine
 from prelax.train.processes import Process, Unread, any_of, ask_first, joined, wait_for_all
-from prelax.train.progress import Progress
+from prelax.train.progress import Progress, stopwatch
 from prelax.train.refuse import check_apart, check_data, check_enough, check_views
-from prelax.train.settled import as_found, note_data, with_weights, with_whole_paths
-from prelax.train.suit import estimate, remarks, suit, too_little_memory
+from prelax.train.settled import as_found, forget, note_data, with_weights, with_whole_paths
+from prelax.train.suit import remarks, suit
+from prelax.train.trial import estimate, too_little_memory
 from prelax.train.watching import watcher, watching
 from prelax.weights import Weights, put_into
 from prelax.whole import NoSpace, check_writable, remove_leftovers
@@ -68,7 +68,7 @@ def pretrain(
         settings: from ``prelax.config.resolve``.
         out: the run folder, made if it is not there.
         resume: go on with the run in ``out``.
-        progress: show a bar.
+        progress: show a bar on a terminal; elsewhere a line now and then, on standard error.
         say: called with a line for each choice, and with how long it will take.
         on_epoch: called with each epoch's line of ``metrics.jsonl``, of several processes in the one that writes. Where
             it gives True, or raises, training ends with a checkpoint, from which ``resume`` goes on.
@@ -118,7 +118,7 @@ def pretrain(
             if process.writes:
                 say(line)
         with contextlib.suppress(torch.OutOfMemoryError):
-            return begin(run, settings, images, device, process, resume, chosen, progress, weights, on_epoch)
+            return begin(run, settings, images, device, process, resume, chosen, progress, weights, on_epoch, say)
         # Here and not where it was caught: the error would hold on to the memory.
         raise PrelaxError(too_little_memory(settings, images, device, process.world))
 
@@ -134,6 +134,7 @@ def begin(
     progress: bool,
     weights: Weights | None = None,
     on_epoch: Callable[[dict[str, Any]], object] = lambda line: None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Run:
     """From what may refuse, while nothing is written, to the run folder and the outer loop."""
     recorded = resume and process.writes and check_data(run, images)
@@ -153,7 +154,7 @@ def begin(
             if process.writes:
                 remove_leftovers(run.path, WRITTEN)
                 if resume and run.unfinished:
-                    run.drop_unfinished()
+                    forget(run, say)
                 if resume:
                     run.keep_changes(settings)
                 note_data(run, settings, images, recorded, weights)
@@ -161,7 +162,7 @@ def begin(
                     run.save_backbone(start, START)
                 for line in chosen:
                     run.log(line)
-            return train(run, engine, probe, progress, on_epoch)
+            return train(run, engine, probe, progress, on_epoch, say)
         except NoSpace as full:
             raise PrelaxError(f"no space left to write {full.target}; free some and go on with --resume") from None
         except Exception:
@@ -178,6 +179,7 @@ def train(
     probe: Callable[[], float] | None = None,
     progress: bool = True,
     on_epoch: Callable[[dict[str, Any]], object] = lambda line: None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Run:
     """The outer loop over epochs; ``probe`` gives the kNN accuracy of now."""
     settings, process = engine.settings, engine.process
@@ -267,7 +269,7 @@ def train(
                 return run
     if process.writes:
         if run.unfinished:
-            run.drop_unfinished()  # measured while it was trained
+            forget(run, say)  # measured while it was trained
         run.save_backbone(engine.objective.network.backbone.state_dict())
         run.log(f"finished {epochs} epoch{'s' if epochs != 1 else ''}")
     return run
@@ -364,12 +366,6 @@ def knn_probe(settings: Settings, engine: Engine, images: ImageSet | ShardSet) -
         raise PrelaxError("train.knn_every needs labels, and the data have none; use train.knn_every=0")
     shared = engine.process.world > 1
     return lambda: backbone_knn(engine.objective.network.backbone, settings, images, test, engine.device, shared)
-
-
-def stopwatch() -> Callable[[], float]:
-    """Seconds since it was made."""
-    start = time.perf_counter()
-    return lambda: time.perf_counter() - start
 
 
 @contextlib.contextmanager

@@ -1,20 +1,20 @@
-"""What a run keeps of how it began: its settings, with what images and first weights decide, and a record of both."""
+"""What a run keeps: its settings with what images and first weights decide, a record of both, and what goes later."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from prelax.config import Settings, left_open
+from prelax.config import Settings, left_open, with_values
 from prelax.data import ImageSet, ShardSet
 from prelax.data.tars import remote
 from prelax.errors import PrelaxError
 from prelax.evaluate.labels import digests_of
-from prelax.loading import preprocess_of
+from prelax.loading import preprocess_of, to_keep
 from prelax.run import START, Run
-from prelax.train.suit import with_values
 from prelax.train.views import described
 from prelax.weights import PUBLISHED, Weights, read_weights
 
@@ -95,8 +95,7 @@ def note_data(
         about["first"] = images.paths[0] if images.paths else None
         if (views := described(settings)) is not None:
             about["views"] = views
-            pre = preprocess_of(settings, images.shape[0], images.shape[-1])
-            about["preprocess"] = {name: getattr(pre, name) for name in ("size", "mean", "std", "interpolation")}
+            about["preprocess"] = to_keep(preprocess_of(settings, images.shape[0], images.shape[-1]))
         run.write("data.json", json.dumps(about) + "\n")
     elif images.paths:  # they may have been moved
         about = run.trained_on()
@@ -106,3 +105,14 @@ def note_data(
         run.log(note)
     for path, reason in images.skipped:
         run.log(f"skipped {path}: {reason}")
+
+
+def forget(run: Run, say: Callable[[str], None]) -> None:
+    """Removes what was measured of a network that learns on, and the page about it, and says what that was."""
+    gone = [f"eval/{name}.json" for name, result in run.evals().items() if result.get("unfinished")]
+    gone += ["report.html"] if (run.path / "report.html").exists() else []
+    run.drop_unfinished()
+    if gone:
+        line = f"removed, being of the run before it was finished: {', '.join(gone)}"
+        run.log(line)
+        say(line)

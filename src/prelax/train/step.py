@@ -250,7 +250,7 @@ class Objective(nn.Module):
                 j = {"same": term.views[1], "other": 2, "none": None}[self.settings.pl_anchor]
             r = read[i - 1] if j is None else self.residual(read, i, j)
             told, specs = (drawn, self.drawn) if term.kind == "pl" else (relaxed, loss.specs)
-            wanted = joined([told[n - 1] for n in (self.copies if i in self.copies else (i,))], specs)
+            wanted = concatenated([told[n - 1] for n in (self.copies if i in self.copies else (i,))], specs)
             if term.kind == "pl" and self.settings.std_tells == "difference":
                 assert j is not None  # it was refused
                 wanted = differences(wanted, drawn[j - 1], self.drawn)
@@ -258,7 +258,7 @@ class Objective(nn.Module):
         if term.kind == "predict":
             return loss(
                 head(torch.cat([h[view - 1] for view in term.views])),
-                joined([relaxed[view - 1] for view in term.views], loss.specs),
+                concatenated([relaxed[view - 1] for view in term.views], loss.specs),
             )
         if term.kind == "classify":
             assert labels is not None
@@ -284,7 +284,7 @@ def like(x: Tensor, other: Tensor) -> Tensor:
     return x.repeat(len(other) // len(x), 1) if len(other) > len(x) else x
 
 
-def joined(copies: Sequence[Mapping[str, Tensor]], specs: Sequence[Target]) -> Mapping[str, Tensor]:
+def concatenated(copies: Sequence[Mapping[str, Tensor]], specs: Sequence[Target]) -> Mapping[str, Tensor]:
     """What was drawn for the copies of a batch, one after another."""
     if len(copies) == 1:
         return copies[0]

@@ -13,7 +13,7 @@ from prelax.config import resolve
 from prelax.doctor import examine_run
 from prelax.draws import Draws
 from prelax.errors import PrelaxError
-from prelax.evaluate.doctor import _heads, chance, diagnose, unlearnt
+from prelax.evaluate.curves import _heads, chance, diagnose, unlearnt
 from prelax.evaluate.remedies import calmer
 from prelax.loading import views_of
 from prelax.objectives import PretextLoss
